@@ -1,20 +1,22 @@
 """Options, tiers, and the fixtures that all folders share: databases, programs, proxies."""
 
+import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 from graphile_worker import App, sync
 from graphile_worker.hooks import Hooks
 from tests.support import tiers
-from tests.support.cluster import Cluster
+from tests.support.cluster import NEW_DATA_FOLDER, Cluster, kept_new_data
 from tests.support.database_pool import DatabasePool
 from tests.support.node import node_install
 from tests.support.pages import counts
@@ -31,10 +33,10 @@ ODD_SCHEMA = "we\"i'rd $1 %s :schema ::x $gw$ ünï-çødé-Ω-名-01234567890"
 assert len(ODD_SCHEMA.encode()) == 63
 
 # Tests of the command run on one pair of versions, except for one test of each behavior.
-COMMANDS = Path(__file__).parent / "e2e"
+COMMANDS = os.path.join(os.path.dirname(__file__), "e2e", "")
 
 # Tests with random input run on one pair too. Separate tests list their edge cases.
-UNIT = Path(__file__).parent / "unit"
+UNIT = os.path.join(os.path.dirname(__file__), "unit", "")
 
 # The number of processes that begin with the longest tests.
 LONG_IN_PROCESSES = 3
@@ -50,18 +52,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Collected tests stay, so the garbage collector would look at all of them again and again.
+    gc.disable()
     tiers.select(config)
     _reset_signals()
+    if NEW_DATA_FOLDER not in os.environ:
+        # Before the processes of pytest-xdist start, which share the folder.
+        keeping = ExitStack()
+        keeping.enter_context(kept_new_data())
+        config.add_cleanup(keeping.close)
     # The gate draws the same examples in every run. A busy machine makes any example slow.
     hypothesis.settings.register_profile("tier", deadline=None, derandomize=not tiers.is_nightly())
     hypothesis.settings.load_profile("tier")
 
 
+@hypothesis.settings(max_examples=1, database=None)
+@hypothesis.given(strategies.none())
+def _start_hypothesis(nothing: None) -> None:
+    """Let Hypothesis look for references to its random generator, before those are frozen."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    _start_hypothesis()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        is_random = item.path.is_relative_to(UNIT) and _is_random(item)
-        is_limited = is_random or item.path.is_relative_to(COMMANDS)
+        path = str(item.path)
+        is_limited = path.startswith(COMMANDS) or (path.startswith(UNIT) and _is_random(item))
         if is_limited and not item.get_closest_marker("every_version"):
             item.add_marker(pytest.mark.single_version)
     # The tests with the longest time limits come first, so that none of them runs alone at the end.

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 
 # Seconds after which a statement is given up, as in _db/worker_connections.py.
@@ -70,6 +71,7 @@ class TableOfJobs:
 
     def __init__(self, rng: random.Random, weather: Weather) -> None:
         self.weather = weather
+        self.schemas = Schemas.from_names("graphile_worker")
         self.rows: dict[int, Row] = {}
         self.queues: dict[int, Claim] = {}
         self.claims: list[Claim] = []
@@ -178,6 +180,8 @@ class TableOfJobs:
                 return list(enumerate(self._kinds))
             case "has_fetch_indexes":
                 return [(True,)]
+            case "check_pauses":
+                return [(False, False, False)]
             case "is_pool_alive":
                 return [(args[0] not in self.swept,)]
             case "notify_jobs":

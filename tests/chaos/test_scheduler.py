@@ -27,7 +27,7 @@ from tests.chaos.scheduled_pool import play
 from tests.chaos.scheduler import ScheduledLoop, Stuck
 from tests.support.tiers import size
 
-SEEDS = size(gate=400, nightly=1000)
+SEEDS = size(gate=150, nightly=1000)
 MANY_SEEDS = 10_000
 
 # Seeds that found faults: an outcome written twice during a fetch that claimed its job again, a
@@ -38,8 +38,11 @@ FOUND_FAULTS = (
     *(1454988472, 77001274, 77002172, 77008644, 980005203, 983253413),
 )
 
+# A fetch loses its answer, and nothing else shows that its jobs are locked.
+LOST_FETCH = 284
+
 # A mistake may show late; most show within a few seeds.
-SEEDS_TO_NOTICE = 1000
+SEEDS_TO_NOTICE = (LOST_FETCH, *range(1000))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,7 @@ def wrong_with(seeds: Iterable[int]) -> dict[int, list[str]]:
 @pytest.mark.single_version
 @pytest.mark.timeout(300)
 def test_each_claim_ends_once_and_each_shutdown_is_in_time():
-    assert wrong_with([*range(SEEDS), *FOUND_FAULTS]) == {}
+    assert wrong_with([*range(SEEDS), LOST_FETCH, *FOUND_FAULTS]) == {}
 
 
 @pytest.mark.nightly
@@ -190,10 +193,10 @@ def test_a_part_that_is_broken_is_noticed(what, monkeypatch):
     part, name, broken, expected = BROKEN[what]
     monkeypatch.setattr(part, name, broken)
 
-    found = ((seed, each) for seed in range(SEEDS_TO_NOTICE) for each in play(seed).problems)
+    found = ((seed, each) for seed in SEEDS_TO_NOTICE for each in play(seed).problems)
     noticed = next((each for each in found if re.search(expected, each[1])), None)
 
-    assert noticed is not None, f"not in {SEEDS_TO_NOTICE} seeds"
+    assert noticed is not None, f"not in {len(SEEDS_TO_NOTICE)} seeds"
 
 
 # The loop itself

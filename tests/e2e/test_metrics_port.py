@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from tests.support.cluster import free_port
+from tests.support.container import children
 from tests.support.health import status
 from tests.support.metrics import OPENMETRICS, Scrape, scrape
 from tests.support.processes import Programs, eventually
@@ -110,7 +111,7 @@ def test_counters_of_killed_processes_stay_and_their_gauges_vanish(folder, sql):
 
     with Watch(port) as watch:
         for expected in range(150, 101 + 50 * KILLS, 50):
-            [victim, *_] = find_children(parent.pid)
+            [victim, *_] = children(parent.pid)
             os.kill(victim, signal.SIGKILL)
             eventually(lambda: scrape(port).sum("processes") == PROCESSES - 1, "its gauges vanish")
             # The outcomes of the killed process are in its last message.
@@ -176,11 +177,6 @@ def test_the_queue_is_described_on_the_same_port(folder, database, sql, flags):
 def read_json(port: int, path: str) -> object:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
         return json.loads(answer.read())
-
-
-def find_children(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(each) for each in file.read().split()]
 
 
 class Watch:

@@ -705,7 +705,7 @@ def test_a_closed_standard_output_does_not_hold_up_the_end(programs, sql):
 # All of it at once
 
 
-ROUNDS = size(gate=12, nightly=50)
+ROUNDS = size(gate=6, nightly=50)
 STOP_AFTER = 1.0
 
 # How many jobs of which kind run at once.

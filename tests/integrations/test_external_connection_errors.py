@@ -1,10 +1,14 @@
 """What the database refuses means the same on every kind of connection."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from graphile_worker import JobSpec, JobSpecError, SchemaMissing
 from tests.conftest import TestDatabase
 from tests.integrations.kinds import KINDS
+from tests.support.cluster import Cluster
+from tests.support.database_pool import DatabasePool
 from tests.support.sql import Sql
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -26,54 +30,63 @@ $body$
 """
 
 
-@pytest.fixture(autouse=True)
-def stand_in(sql: Sql) -> None:
-    sql.run("create sequence calls")
-    sql.run(STAND_IN)
+@pytest.fixture(scope="module")
+def database(shared_database: TestDatabase, shared_sql: Sql) -> TestDatabase:
+    shared_sql.run("create sequence calls")
+    shared_sql.run(STAND_IN)
+    shared_sql.run("alter table :schema._private_tasks drop constraint tasks_identifier_check")
+    shared_sql.run(
+        "alter table :schema._private_tasks add constraint tasks_identifier_check "
+        "check (identifier <> 'bad')"
+    )
+    return shared_database
+
+
+@pytest.fixture(scope="module")
+def empty_database(
+    databases: DatabasePool, cluster: Cluster, schema: str
+) -> Iterator[TestDatabase]:
+    name = databases.clone("template0")
+    yield TestDatabase(name, cluster, schema)
+    cluster.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def sql(shared_sql: Sql) -> Sql:
+    return shared_sql
 
 
 def calls(sql: Sql) -> int:
-    count: int = sql.value("select last_value from calls where is_called")
+    count: int = sql.value("select case when is_called then last_value else 0 end from calls")
     return count
 
 
 @pytest.mark.single_version
 @every_kind
-@pytest.mark.parametrize(
-    ("refusal", "argument", "code"),
-    [
+async def test_a_rejected_job_raises_job_spec_error(kind: str, database: TestDatabase) -> None:
+    refusals = [
         ("23514 tasks_identifier_check", "identifier", "GWBID"),
         ("23514 job_queues_queue_name_check", "queue_name", "GWBQN"),
         ("23514 jobs_key_check", "job_key", "GWBJK"),
         ("23514 jobs_max_attempts_check", "max_attempts", "GWBMA"),
         ("GWBKM", "job_key_mode", "GWBKM"),
         ("22P02", "payload", "22P02"),
-    ],
-)
-async def test_a_rejected_job_raises_job_spec_error(
-    kind: str, refusal: str, argument: str, code: str, database: TestDatabase
-) -> None:
+    ]
     async with KINDS[kind](database) as lent:
-        await lent.begin()
+        for refusal, argument, code in refusals:
+            await lent.begin()
 
-        with pytest.raises(JobSpecError) as caught:
-            await lent.ask("add_job", refusal)
-        await lent.rollback()
+            with pytest.raises(JobSpecError) as caught:
+                await lent.ask("add_job", refusal)
+            await lent.rollback()
 
-    assert (caught.value.argument, caught.value.code) == (argument, code)
-    assert isinstance(caught.value.__cause__, lent.error)
+            assert (caught.value.argument, caught.value.code) == (argument, code)
+            assert isinstance(caught.value.__cause__, lent.error)
 
 
 @pytest.mark.single_version
 @every_kind
-async def test_a_rejected_batch_raises_the_same_error(
-    kind: str, database: TestDatabase, sql: Sql
-) -> None:
-    sql.run("alter table :schema._private_tasks drop constraint tasks_identifier_check")
-    sql.run(
-        "alter table :schema._private_tasks add constraint tasks_identifier_check "
-        "check (identifier <> 'bad')"
-    )
+async def test_a_rejected_batch_raises_the_same_error(kind: str, database: TestDatabase) -> None:
     async with KINDS[kind](database) as lent:
         await lent.begin()
 
@@ -86,36 +99,36 @@ async def test_a_rejected_batch_raises_the_same_error(
 
 @pytest.mark.single_version
 @every_kind
-@pytest.mark.parametrize("refusal", ["23514 a_constraint_of_theirs", "P0001", "23503", "57014"])
-async def test_other_database_errors_pass_through(
-    kind: str, refusal: str, database: TestDatabase
-) -> None:
+async def test_other_database_errors_pass_through(kind: str, database: TestDatabase) -> None:
     async with KINDS[kind](database) as lent:
-        await lent.begin()
+        for refusal in ("23514 a_constraint_of_theirs", "P0001", "23503", "57014"):
+            await lent.begin()
 
-        with pytest.raises(lent.error) as caught:
-            await lent.ask("add_job", refusal)
-        await lent.rollback()
+            with pytest.raises(lent.error) as caught:
+                await lent.ask("add_job", refusal)
+            await lent.rollback()
 
-    assert type(caught.value).__module__.startswith(lent.error.__module__.split(".")[0])
-    # What it was caused by is the library's to say.
-    assert caught.value.__cause__ is not caught.value
+            library = lent.error.__module__.split(".")[0]
+            assert type(caught.value).__module__.startswith(library)
+            # What it was caused by is the library's to say.
+            assert caught.value.__cause__ is not caught.value
 
 
 @pytest.mark.single_version
 @every_kind
-@pytest.mark.parametrize("transient", ["40001", "40P01"])
 async def test_a_transient_error_is_raised_since_the_transaction_is_lost(
-    kind: str, transient: str, database: TestDatabase, sql: Sql
+    kind: str, database: TestDatabase, sql: Sql
 ) -> None:
     async with KINDS[kind](database) as lent:
-        await lent.begin()
+        for transient in ("40001", "40P01"):
+            before = calls(sql)
+            await lent.begin()
 
-        with pytest.raises(lent.error):
-            await lent.ask("add_job", transient)
-        await lent.rollback()
+            with pytest.raises(lent.error):
+                await lent.ask("add_job", transient)
+            await lent.rollback()
 
-    assert calls(sql) == 1
+            assert calls(sql) == before + 1
 
 
 @every_kind
@@ -135,6 +148,7 @@ async def test_a_missing_schema_is_named(kind: str, empty_database: TestDatabase
 async def test_a_rejected_job_leaves_the_savepoint_to_its_owner(
     kind: str, database: TestDatabase, sql: Sql
 ) -> None:
+    sql.run("drop table if exists owners")
     async with KINDS[kind](database) as lent:
         await lent.begin()
         await lent.execute("create table owners ()")

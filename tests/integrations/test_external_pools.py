@@ -1,8 +1,8 @@
 """Which database a client uses: one that it is told, or a pool or engine that stays its owner's."""
 
 import traceback
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import asyncpg
@@ -21,6 +21,8 @@ from tests.integrations.kinds import (
     owners_dumps,
     owners_loads,
 )
+from tests.support.cluster import Cluster
+from tests.support.database_pool import DatabasePool
 from tests.support.sql import Sql
 
 
@@ -144,6 +146,17 @@ async def client_on(source: str, database: TestDatabase) -> AsyncIterator[tuple[
         yield lent.client_class(lent.lent, schema=database.schema), lent
 
 
+@pytest.fixture(scope="module")
+def database(shared_database: TestDatabase) -> TestDatabase:
+    return shared_database
+
+
+@pytest.fixture(autouse=True)
+def sql(shared_sql: Sql) -> Iterator[Sql]:
+    yield shared_sql
+    shared_sql.run("delete from :schema._private_jobs")
+
+
 def identifiers(sql: Sql) -> list[str]:
     rows = sql.run("select task_identifier from :schema.jobs order by id")
     return [name for (name,) in rows]
@@ -208,10 +221,11 @@ async def test_what_was_lent_stays_open(source: str, ending: str, database: Test
 
 @every_source
 async def test_a_connection_that_takes_no_writes_is_not_used_again(
-    source: str, database: TestDatabase, sql: Sql
+    source: str, database: TestDatabase, sql: Sql, request: pytest.FixtureRequest
 ) -> None:
     setting = f"alter database {database.name} set default_transaction_read_only"
     sql.run(f"{setting} = on")
+    request.addfinalizer(lambda: sql.run(f"{setting} = off"))
     async with client_on(source, database) as (client, lent):
         assert await lent.still_works()
         # In new sessions alone: the one that is there stays as it is.
@@ -245,33 +259,52 @@ $body$
 """
 
 
+@pytest.fixture(scope="module")
+def flaky_sql(
+    databases: DatabasePool, cluster: Cluster, schema: str, template: str
+) -> Iterator[Sql]:
+    """A connection to a database in which tests replace a function of the schema."""
+    name = databases.clone(template)
+    with closing(Sql(cluster.dsn(name), schema)) as sql:
+        sql.run("create sequence calls")
+        yield sql
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+def flaky_database(flaky_sql: Sql, cluster: Cluster, schema: str) -> TestDatabase:
+    return TestDatabase(flaky_sql.value("select current_database()"), cluster, schema)
+
+
 def make_flaky(sql: Sql, code: str) -> None:
     """Let the first two calls of add_job fail with that code."""
-    sql.run("create sequence calls")
+    sql.run("alter sequence calls restart")
     sql.run(STAND_IN.replace("CODE", code))
 
 
 @every_source
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_transient_errors_are_retried(
-    source: str, code: str, database: TestDatabase, sql: Sql
+    source: str, code: str, flaky_database: TestDatabase, flaky_sql: Sql
 ) -> None:
-    make_flaky(sql, code)
-    async with client_on(source, database) as (client, _):
+    make_flaky(flaky_sql, code)
+    async with client_on(source, flaky_database) as (client, _):
         job = await done(client.add_job("task"))
 
     assert job.task_identifier == "task"
-    assert sql.value("select last_value from calls") == 3
+    assert flaky_sql.value("select last_value from calls") == 3
 
 
 @every_source
-async def test_other_errors_are_not_retried(source: str, database: TestDatabase, sql: Sql) -> None:
-    make_flaky(sql, "P0001")
-    async with client_on(source, database) as (client, lent):
+async def test_other_errors_are_not_retried(
+    source: str, flaky_database: TestDatabase, flaky_sql: Sql
+) -> None:
+    make_flaky(flaky_sql, "P0001")
+    async with client_on(source, flaky_database) as (client, lent):
         with pytest.raises(Exception, match="try again"):
             await done(client.add_job("task"))
 
-        assert sql.value("select last_value from calls") == 1
+        assert flaky_sql.value("select last_value from calls") == 1
         assert await lent.still_works()
 
 

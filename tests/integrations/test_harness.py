@@ -102,6 +102,17 @@ def run_without_loop(coroutine: Any) -> Any:
     raise AssertionError("the coroutine waits")
 
 
+@pytest.fixture(scope="module")
+def database(shared_database: TestDatabase) -> TestDatabase:
+    return shared_database
+
+
+@pytest.fixture
+def sql(shared_sql: Sql) -> Iterator[Sql]:
+    yield shared_sql
+    shared_sql.run("delete from :schema._private_jobs")
+
+
 @pytest.fixture
 def shop(database: TestDatabase) -> Shop:
     return Shop(database.schema)

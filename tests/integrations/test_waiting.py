@@ -7,7 +7,13 @@ import pytest
 
 from graphile_worker import App, Job, OpenTransactionError, Retention
 from graphile_worker._db.external_connections import OpenTransaction
+from tests.conftest import TestDatabase
 from tests.integrations.kinds import AUTOCOMMIT_KINDS, BLOCKING_KINDS, KINDS
+
+
+@pytest.fixture(scope="module")
+def database(shared_database: TestDatabase) -> TestDatabase:
+    return shared_database
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.laboratory.versions import ROOT, SOURCE, lease_flag
-from tests.support.processes import CLEARED_VARIABLES
+from tests.support.fork_server import ForkedProcess
+from tests.support.processes import CLEARED_VARIABLES, INSTALLED, start_process
 from tests.support.tools import MODULES, NODE
 
 APP = "tests.laboratory.tasks:app"
@@ -39,7 +40,7 @@ class Life:
     """One process, from its start to its end."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str] | ForkedProcess
     born: float
     # The folder of the library that it runs.
     source: Path
@@ -188,13 +189,16 @@ class Fleet:
             self._places[place] = life
             self.lives.append(life)
 
-    def _spawn(self, name: str, source: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "graphile_worker", "--app", APP]
+    def _spawn(self, name: str, source: Path) -> subprocess.Popen[str] | ForkedProcess:
+        # The installed command runs this version, so that a fork will do.
+        is_older = source != ROOT / SOURCE
+        command = [sys.executable, "-m", "graphile_worker"] if is_older else [INSTALLED]
+        command += ["--app", APP]
         command += [lease_flag(source), str(int(self._around.threshold * 1000))]
         if self._around.crontab is not None:
             command += ["--crontab", str(self._around.crontab)]
         command += ["-j", str(self._rng.choice((1, 4, 10)))]
-        ways = {**self._rng.choice(WAYS), "PYTHONPATH": str(source)}
+        ways = {**self._rng.choice(WAYS), **({"PYTHONPATH": str(source)} if is_older else {})}
         return spawn(command, name, self._around, ways)
 
 
@@ -222,7 +226,7 @@ class NodeFleet:
 
     def stop(self) -> None:
         for life in self._living:
-            life.process.terminate()
+            life.process.send_signal(signal.SIGTERM)
             try:
                 life.process.wait(15)
             except subprocess.TimeoutExpired:
@@ -258,7 +262,7 @@ def node_worker(url: str, schema: str, mode: str, journal: Path) -> list[str]:
 
 def spawn(
     command: Sequence[str], name: str, around: Surroundings, ways: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[str] | ForkedProcess:
     """Start a process with this name in the database and in the files of the run."""
     kept = {key: value for key, value in os.environ.items() if not CLEARED_VARIABLES.match(key)}
     variables = {
@@ -272,6 +276,4 @@ def spawn(
         "LABORATORY_JOURNAL": str(around.folder / f"{name}.jsonl"),
     }
     with (around.folder / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+        return start_process(command, cwd=ROOT, env=variables, stdout=log, stderr=log)

@@ -165,7 +165,7 @@ class Laboratory:
         history = read_audit(self._direct, SCHEMA)
         history.read_journals(self._folder)
         report = check(history, self._asked(history, healed_at, ended_at))
-        killed = [life.name for life in self._fleet.lives if life.process.returncode != 0]
+        killed = [life.name for life in self._fleet.lives if life.process.poll() != 0]
         return Outcome(
             metrics=compare_counters(history, self._folder, killed),
             scenario=self._scenario,

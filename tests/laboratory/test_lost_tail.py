@@ -6,6 +6,7 @@ workers continue without a restart.
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -75,15 +76,18 @@ class Adding:
         self._dsn = dsn
         self._enqueuer = Enqueuer("add-0", f"{dsn} application_name=add-0", SCHEMA)
         self._enqueuer.journal = Journal(folder / "add-0.jsonl")
-        self._enqueuer.position = self._position
 
     def add(self, count: int) -> None:
-        for _ in range(count):
-            assert self._enqueuer.add([JobSpec("work", {})])
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            self._enqueuer.position = partial(read_position, connection)
+            for _ in range(count):
+                assert self._enqueuer.add([JobSpec("work", {})])
 
-    def _position(self) -> float:
-        found = answer(self._dsn, "select pg_current_wal_insert_lsn()::text")
-        return float(Position.parse(str(found)).bytes)
+
+def read_position(connection: psycopg.Connection) -> float:
+    row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return float(Position.parse(row[0]).bytes)
 
 
 def answer(dsn: str, question: str) -> object:

@@ -25,9 +25,10 @@ def test_workers_are_replaced_by_newer_ones_and_no_job_is_lost_or_stuck(
 ):
     if not OLDER[older]:
         pytest.skip("the history of this checkout does not reach so far")
-    faults = {"upgrade": 4, "sigkill": 4, "backend": 2}
+    faults = {"upgrade": 4, "sigkill": size(gate=2, nightly=4), "backend": size(gate=1, nightly=2)}
+    jobs = size(gate=1_000, nightly=2_000)
     scenario = replace(
-        upgrade(3), jobs=2_000, rate=100, processes=4, faults=faults, upgrade_from=OLDER[older]
+        upgrade(3), jobs=jobs, rate=100, processes=4, faults=faults, upgrade_from=OLDER[older]
     )
 
     outcome = run_scenario(scenario, tmp_path, pytestconfig.getoption("--pg"))

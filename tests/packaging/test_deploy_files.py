@@ -73,6 +73,7 @@ PODS = [
     ("worker.yaml", "Deployment"),
     ("migrate.yaml", "Job"),
     ("exporter.yaml", "Deployment"),
+    ("dashboard.yaml", "Deployment"),
 ]
 ARGUMENTS = {"systemd": UNIT_ARGUMENTS, "kubernetes": POD_ARGUMENTS}
 
@@ -85,7 +86,7 @@ def test_the_pages_show_the_files_as_they_are():
     shown = [block.text for page in pages for block in blocks(page) if block.kind == "sql"]
     systemd, *kubernetes = (
         (PAGES / name).read_text(encoding="utf-8")
-        for name in ("systemd.md", "kubernetes.md", "autoscaling.md")
+        for name in ("systemd.md", "kubernetes.md", "autoscaling.md", "dashboard.md")
     )
 
     for path in sorted((DEPLOY / "sql").iterdir()):

@@ -64,6 +64,7 @@ def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path)
 
     assert implementation == "binary"
     assert absent.split() == [
+        "graphile_worker.contrib.dashboard",
         "graphile_worker.contrib.django",
         "graphile_worker.contrib.opentelemetry",
         "graphile_worker.contrib.prometheus",
@@ -71,6 +72,7 @@ def test_everything_can_be_imported_and_the_driver_is_the_fast_one(python: Path)
         "graphile_worker.contrib.structlog",
     ]
     assert told == [
+        'the dashboard needs Starlette: pip install "graphile-worker[dashboard]"',
         'this needs Django: pip install "graphile-worker[django]"',
         'tracing needs OpenTelemetry: pip install "graphile-worker[otel]"',
         'the collector needs prometheus_client: pip install "graphile-worker[prometheus]"',

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,11 @@ pytestmark = pytest.mark.single_version
 SNIPPETS = Path(__file__).parent / "typing"
 BIN = Path(sys.executable).parent
 
-# Returns the lines of a file with errors, seen from an interpreter.
-Checker = Callable[[Path, Path], set[int]]
+# Returns the lines with errors of each file in a folder, seen from an interpreter.
+Checker = Callable[[Path, Path], dict[str, list[int]]]
+
+# Both are checked at once, as a checker reads the package each time.
+GOOD, WRONG = "good_calls.py", "wrong_calls.py"
 
 
 @pytest.fixture(scope="module")
@@ -35,49 +38,69 @@ def installed(tmp_path_factory) -> Path:
     return python
 
 
-def mypy(file: Path, installed: Path) -> set[int]:
+def mypy(folder: Path, installed: Path) -> dict[str, list[int]]:
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-pretty"]
-    command += ["--no-error-summary", "--cache-dir", str(file.parent), "--warn-unused-ignores"]
+    command += ["--no-error-summary", "--cache-dir", str(folder), "--warn-unused-ignores"]
     command += ["--python-executable", str(installed)]
-    done = subprocess.run([*command, file.name], cwd=file.parent, capture_output=True, text=True)
+    done = subprocess.run([*command, GOOD, WRONG], cwd=folder, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    return {int(line) for line in re.findall(r"^.*\.py:(\d+): error:", done.stdout, re.MULTILINE)}
+    found = re.findall(r"^(.*\.py):(\d+): error:", done.stdout, re.MULTILINE)
+    return group_by_file((name, int(line)) for name, line in found)
 
 
-def basedpyright(file: Path, installed: Path) -> set[int]:
-    settings = {"typeCheckingMode": "strict", "include": [file.name]}
-    (file.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+def basedpyright(folder: Path, installed: Path) -> dict[str, list[int]]:
+    settings = {"typeCheckingMode": "strict", "include": [GOOD, WRONG]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [str(BIN / "basedpyright"), "--outputjson", "--pythonpath", str(installed)]
-    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     found = json.loads(done.stdout)["generalDiagnostics"]
-    assert all(each["file"].endswith(file.name) for each in found), found
     errors = [each for each in found if each["severity"] == "error"]
-    return {each["range"]["start"]["line"] + 1 for each in errors}
+    return group_by_file(
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in errors
+    )
 
 
-both_checkers = pytest.mark.parametrize("find_error_lines", [mypy, basedpyright])
+def group_by_file(errors: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name, line in errors:
+        found.setdefault(name, []).append(line)
+    return found
 
 
-@both_checkers
+@pytest.fixture(scope="module", params=[mypy, basedpyright], ids=["mypy", "basedpyright"])
+def error_lines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, installed: Path
+) -> dict[str, set[int]]:
+    """The lines with errors of both snippets by a checker, which runs once."""
+    checker: Checker = request.param
+
+    def make(folder: Path) -> None:
+        # Away from the settings of the repository, under names that checkers read.
+        shutil.copy(SNIPPETS / "good.py", folder / GOOD)
+        shutil.copy(SNIPPETS / "wrong.py.txt", folder / WRONG)
+        (folder / "errors.json").write_text(json.dumps(checker(folder, installed)))
+
+    folder = made_once(tmp_path_factory, f"checked by {checker.__name__}", make)
+    found = json.loads((folder / "errors.json").read_text())
+    assert set(found) <= {GOOD, WRONG}
+    return {name: set(found.get(name, [])) for name in (GOOD, WRONG)}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.feature("F11", "F44", "F45")
-def test_correct_calls_pass(find_error_lines: Checker, tmp_path, installed):
-    file = copy_snippet("good.py", tmp_path)
-
-    assert find_error_lines(file, installed) == set()
+def test_correct_calls_pass(error_lines: dict[str, set[int]]):
+    assert error_lines[GOOD] == set()
 
 
-@both_checkers
 @pytest.mark.timeout(300)
 @pytest.mark.feature("F11", "F44", "F45")
-def test_every_mistake_is_an_error(find_error_lines: Checker, tmp_path, installed):
-    file = copy_snippet("wrong.py.txt", tmp_path)
-    lines = file.read_text(encoding="utf-8").splitlines()
+def test_every_mistake_is_an_error(error_lines: dict[str, set[int]]):
+    lines = (SNIPPETS / "wrong.py.txt").read_text(encoding="utf-8").splitlines()
 
     marked = {number for number, line in enumerate(lines, start=1) if line.endswith("# error")}
 
     assert len(marked) >= 181
-    assert find_error_lines(file, installed) == marked
+    assert error_lines[WRONG] == marked
 
 
 EDITED = """\
@@ -112,10 +135,3 @@ def test_editors_show_and_complete_the_job_options(tmp_path, installed):
             offered = {each["label"] for each in completions}
             assert shown[-7:] == SEVEN_OPTIONS
             assert offered >= {f"{name}=" for name in SEVEN_OPTIONS}
-
-
-def copy_snippet(snippet: str, folder: Path) -> Path:
-    """Copy a file away from the repository's settings, under a name that checkers read."""
-    file = folder / f"{snippet.partition('.')[0]}_calls.py"
-    shutil.copy(SNIPPETS / snippet, file)
-    return file

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import graphile_worker
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "graphile_worker"
@@ -95,7 +97,7 @@ def test_importing_the_package_imports_no_optional_package(module):
 
 
 @pytest.mark.feature("F14")
-@pytest.mark.parametrize("module", MODULES)
+@for_each(MODULES)
 def test_nothing_that_runs_code_from_data_is_imported_or_called(module):
     tree = _tree(module)
 
@@ -104,7 +106,7 @@ def test_nothing_that_runs_code_from_data_is_imported_or_called(module):
 
 
 @pytest.mark.feature("F46")
-@pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("_sql/")])
+@for_each([each for each in MODULES if not each.startswith("_sql/")])
 def test_python_strings_contain_no_sql(module):
     found = {text for text in _strings(_tree(module)) if SQL.match(text)}
 
@@ -117,7 +119,7 @@ def test_the_modules_of_sql_contain_no_statements():
             assert [text for text in _strings(_tree(module)) if SQL.match(text)] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
+@for_each(MODULES)
 def test_each_module_has_a_docstring(module):
     assert ast.get_docstring(_tree(module))
 
@@ -128,6 +130,7 @@ def _project() -> dict[str, Any]:
     return project
 
 
+@cache
 def _tree(module: str) -> ast.Module:
     return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
 

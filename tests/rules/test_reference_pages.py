@@ -38,6 +38,7 @@ from graphile_worker.events import EVENTS_BY_NAME, Event
 from graphile_worker.ops import diagnostics
 from graphile_worker.ops.diagnostics import FindingId
 from graphile_worker.retries import JobOutcomeException
+from tests.support.cases import for_each
 from tests.support.pages import ROOT
 from tests.support.tables import codes, rows, section
 from tools.pages import FENCE, find_part_names
@@ -248,7 +249,7 @@ def test_every_event_is_in_a_group():
     assert grouped == list(EVENTS_BY_NAME.values())
 
 
-@pytest.mark.parametrize("event", [each for group in groups().values() for each in group])
+@for_each([each for group in groups().values() for each in group])
 def test_every_event_has_a_docstring(event):
     # The generated docstring of a dataclass is its signature, without a period.
     assert describe(event).endswith(".")
@@ -393,8 +394,13 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
-PAGES = build_pages()
 ANCHOR = re.compile(r"^#+ `?(.+?)`?$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """The text of the pages of the Python API by their paths."""
+    return build_pages()
 
 
 def test_every_public_class_and_function_is_on_a_page_of_the_site():
@@ -406,65 +412,67 @@ def test_every_public_class_and_function_is_on_a_page_of_the_site():
     )
 
 
-@pytest.mark.parametrize("page", class_pages.list_pages(), ids=lambda page: Path(page.path).stem)
-def test_every_public_method_has_an_anchor(page):
-    headings = ANCHOR.findall(FENCE.sub("", PAGES[page.path]))
-    methods = [
-        method.name
-        for name in page.names
-        if isinstance(name.item, griffe.Class)
-        for method in api.list_methods(name.item)
-    ]
-    names = [each.name for each in page.names]
+def test_every_public_method_has_an_anchor(pages):
+    for page in class_pages.list_pages():
+        headings = ANCHOR.findall(FENCE.sub("", pages[page.path]))
+        methods = [
+            method.name
+            for name in page.names
+            if isinstance(name.item, griffe.Class)
+            for method in api.list_methods(name.item)
+        ]
+        names = [each.name for each in page.names]
 
-    if [page.title] == [each.title for each in page.names]:
-        assert headings == [page.title, *methods]
-    else:
-        assert set(headings) == {page.title, *names, *methods}
-    assert len({each.lower() for each in headings}) == len(headings)
-
-
-@pytest.mark.parametrize("page", class_pages.list_pages(), ids=lambda page: Path(page.path).stem)
-def test_everything_on_a_page_of_the_python_api_has_a_description(page):
-    items = [each.item for each in page.names if not isinstance(each.item, griffe.Attribute)]
-    classes = [each for each in items if isinstance(each, griffe.Class)]
-    items += [method for each in classes for method in api.list_methods(each)]
-
-    missing = [each.path for each in items if not api.get_summary(each)]
-    missing += [
-        each.path
-        for each in items
-        if isinstance(each, griffe.Function) and str(each.returns) != "None"
-        if not api.get_returns(each)
-    ]
-    missing += [row[0] for row in rows(PAGES[page.path]) if not row[-1]]
-
-    assert missing == []
+        if [page.title] == [each.title for each in page.names]:
+            assert headings == [page.title, *methods]
+        else:
+            assert set(headings) == {page.title, *names, *methods}
+        assert len({each.lower() for each in headings}) == len(headings)
 
 
-def test_every_link_of_the_pages_of_the_python_api_has_a_target():
-    headings = {path: ANCHOR.findall(FENCE.sub("", text)) for path, text in PAGES.items()}
+def test_everything_on_a_page_of_the_python_api_has_a_description(pages):
+    for page in class_pages.list_pages():
+        items: list[Any] = [
+            each.item for each in page.names if not isinstance(each.item, griffe.Attribute)
+        ]
+        classes = [each for each in items if isinstance(each, griffe.Class)]
+        items += [method for each in classes for method in api.list_methods(each)]
+
+        missing = [each.path for each in items if not api.get_summary(each)]
+        missing += [
+            each.path
+            for each in items
+            if isinstance(each, griffe.Function) and str(each.returns) != "None"
+            if not api.get_returns(each)
+        ]
+        missing += [row[0] for row in rows(pages[page.path]) if not row[-1]]
+
+        assert missing == []
+
+
+def test_every_link_of_the_pages_of_the_python_api_has_a_target(pages):
+    headings = {path: ANCHOR.findall(FENCE.sub("", text)) for path, text in pages.items()}
 
     for target in class_pages.list_targets().values():
         path, _, anchor = target.partition("#")
-        if path in PAGES:
+        if path in pages:
             assert not anchor or anchor in {each.lower() for each in headings[path]}
 
 
-def test_the_navigation_of_the_site_has_the_pages_of_the_python_api():
+def test_the_navigation_of_the_site_has_the_pages_of_the_python_api(pages):
     settings = insert_navigation((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
     listed = re.findall(r": (reference/python/\S+)$", settings, re.MULTILINE)
 
-    assert sorted(listed) == sorted(PAGES)
+    assert sorted(listed) == sorted(pages)
 
 
-def test_the_index_of_the_site_links_to_the_pages_of_the_python_api():
+def test_the_index_of_the_site_links_to_the_pages_of_the_python_api(pages):
     index = add_links((ROOT / "docs/reference/python.md").read_text(encoding="utf-8"))
 
     linked = set(re.findall(r"\]\(python/([\w-]+\.md)", index))
 
-    assert linked == {path.rpartition("/")[2] for path in PAGES}
+    assert linked == {path.rpartition("/")[2] for path in pages}
     assert "### [Client](python/client.md)" in index
     assert "[`add_jobs`](python/client.md#add_jobs)" in index
     assert "[`JobStarted`](python/events.md#jobstarted)" in index

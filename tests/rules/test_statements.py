@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any, get_origin, get_type_hints
 
 import pytest
-import sqlalchemy
 
 from graphile_worker._sql.identifiers import Schemas, quote_identifier
 from graphile_worker._sql.queries import (
@@ -18,6 +17,7 @@ from graphile_worker._sql.queries import (
     claim,
     cleanup,
     cron,
+    dashboard,
     diagnostics,
     ended_jobs,
     history,
@@ -25,6 +25,7 @@ from graphile_worker._sql.queries import (
     metrics,
     migrations,
     outcomes,
+    pauses,
     progress,
     search,
     snapshot,
@@ -42,6 +43,7 @@ from graphile_worker._sql.render import (
     split_script,
 )
 from graphile_worker.jobs import JobSpec, RunAt
+from tests.support.cases import for_each
 
 SQL = files("graphile_worker._sql")
 PLAIN = Schemas.from_names("jobs")
@@ -111,12 +113,14 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
             cleanup,
             cron,
             storage,
+            dashboard,
             diagnostics,
             history,
             ended_jobs,
             metrics,
             migrations,
             outcomes,
+            pauses,
             progress,
             testing,
         )
@@ -135,7 +139,7 @@ def test_every_statement_has_one_function_and_every_function_one_statement():
     assert sorted(name for name, _ in _questions()) == STATEMENTS
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_function_has_the_name_of_its_statement_and_an_argument_for_each_parameter(name):
     query = _sample_query(name)
 
@@ -145,34 +149,34 @@ def test_a_function_has_the_name_of_its_statement_and_an_argument_for_each_param
     )
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_arguments_have_types_that_every_driver_takes(name):
     for value in _sample_query(name).args:
         plain = value if isinstance(value, list) else [value]
         assert all(each is None or type(each) in (str, int, bool) for each in plain)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_statement_starts_with_a_comment_about_its_purpose(name):
     first = _file(name).splitlines()[0]
 
     assert re.fullmatch(r"-- [A-Z].*[.?;:,\w]", first)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_statement_is_one_statement(name):
     assert _file(name).endswith(";\n")
     assert ";" not in render(name, PLAIN, ParameterStyle.NATIVE)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_statement_names_its_columns(name):
     text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert not re.search(r"(select|returning)\s+\*|\.\*", text)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_statement_is_in_lower_case(name):
     code = re.sub(r"'[^']*'", "''", render(name, PLAIN, ParameterStyle.NATIVE))
     # The name of a collation.
@@ -181,21 +185,21 @@ def test_a_statement_is_in_lower_case(name):
     assert code == code.lower()
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-@pytest.mark.parametrize("style", ParameterStyle)
-def test_no_comment_reaches_a_driver(name, style):
-    assert "--" not in render(name, PLAIN, style)
+@for_each(STATEMENTS)
+def test_no_comment_reaches_a_driver(name):
+    for style in ParameterStyle:
+        assert "--" not in render(name, PLAIN, style)
 
 
 @pytest.mark.feature("F46")
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_every_parameter_is_cast(name):
     text = render(name, PLAIN, ParameterStyle.NATIVE)
 
     assert re.findall(r"\$\d+(?!\d|::)", text) == []
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_a_json_parameter_travels_as_text(name):
     # A json codec that the owner of a connection registered would encode it again.
     text = render(name, PLAIN, ParameterStyle.NATIVE)
@@ -217,7 +221,7 @@ def test_no_statement_inserts_jobs_past_the_functions():
 
 
 @pytest.mark.feature("F20")
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_an_odd_schema_name_keeps_native_placeholders(name):
     assert _tamed(render(name, WILD, ParameterStyle.NATIVE)) == render(
         name, PLAIN, ParameterStyle.NATIVE
@@ -225,7 +229,7 @@ def test_an_odd_schema_name_keeps_native_placeholders(name):
 
 
 @pytest.mark.feature("F20")
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_an_odd_schema_name_survives_percent_formatting(name):
     values = dict.fromkeys(_names_of_parameters(name), "?")
 
@@ -235,8 +239,11 @@ def test_an_odd_schema_name_survives_percent_formatting(name):
 
 
 @pytest.mark.feature("F20")
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_sqlalchemy_finds_exactly_the_parameters_beside_an_odd_schema_name(name):
+    # Imported here as it takes long: the other tests do without it.
+    import sqlalchemy
+
     compiled = sqlalchemy.text(render(name, WILD, ParameterStyle.SQLALCHEMY)).compile()
 
     expected = re.sub(r"\$(\d+)", r"(:p\1)", render(name, PLAIN, ParameterStyle.NATIVE))
@@ -244,12 +251,12 @@ def test_sqlalchemy_finds_exactly_the_parameters_beside_an_odd_schema_name(name)
     assert _tamed(str(compiled)) == expected
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_psycopg_gets_the_native_text_in_utf8(name):
     assert render_bytes(name, WILD).decode() == render(name, WILD, ParameterStyle.NATIVE)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@for_each(SCRIPTS)
 def test_the_statements_of_a_script_together_are_the_script(script):
     whole = (SQL / f"{script}.sql").read_text(encoding="utf-8")
 
@@ -258,7 +265,7 @@ def test_the_statements_of_a_script_together_are_the_script(script):
     assert _lines(together) == _lines(whole)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@for_each(SCRIPTS)
 def test_a_script_begins_with_a_comment_and_has_no_parameters(script):
     whole = (SQL / f"{script}.sql").read_text(encoding="utf-8")
 
@@ -267,7 +274,7 @@ def test_a_script_begins_with_a_comment_and_has_no_parameters(script):
 
 
 @pytest.mark.feature("F20")
-@pytest.mark.parametrize("script", SCRIPTS)
+@for_each(SCRIPTS)
 def test_a_schema_name_cannot_end_the_body_of_a_function(script):
     for name in list_script_statements(script):
         text = render(name, WILD, ParameterStyle.NATIVE)
@@ -278,7 +285,7 @@ def test_a_schema_name_cannot_end_the_body_of_a_function(script):
         assert "$gw$" not in tags
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@for_each(SCRIPTS)
 def test_printed_statements_keep_their_comments(script):
     text = render_script(script, WILD)
 

@@ -1,5 +1,6 @@
 """Run the blocks of one page in order: `python tests/site/run_page.py PAGE`."""
 
+import importlib
 import os
 import re
 import shutil
@@ -21,13 +22,25 @@ sys.path[:1] = [os.getcwd(), str(ROOT), str(ROOT / "src")]
 from tests.support.fork_server import OwnForkServer, is_enabled  # noqa: E402
 from tests.support.pages import Block, blocks, split_plain_command  # noqa: E402
 
+# What programs of a page with Django import before they read its settings.
+DJANGO = (
+    "django.core.management",
+    "django.db.backends.postgresql.base",
+    "django.test",
+    "django.urls",
+)
+
 
 def main() -> None:
     # For the programs of console blocks.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    page = Path(sys.argv[1])
+    if "manage.py" in page.read_text():
+        for name in DJANGO:
+            importlib.import_module(name)
     with OwnForkServer(os.environ) if is_enabled() else nullcontext() as forks:
         warnings.simplefilter("error")
-        run_blocks(Path(sys.argv[1]), forks)
+        run_blocks(page, forks)
 
 
 def run_blocks(page: Path, forks: OwnForkServer | None) -> None:
@@ -94,7 +107,9 @@ def run_command(command: str, forks: OwnForkServer | None) -> subprocess.Complet
 def run_forked(
     words: list[str], environment: dict[str, str], forks: OwnForkServer
 ) -> subprocess.CompletedProcess[str]:
-    script = shutil.which(words[0])
+    if words[0] == "python":
+        words = words[1:]
+    script = words[0] if words[0].endswith(".py") else shutil.which(words[0])
     assert script is not None
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         program = forks.start(

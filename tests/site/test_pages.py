@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import sync
-from tests.conftest import TestDatabase
 from tests.support.pages import KINDS, ROOT, pages, wants_schema
 from tests.support.processes import Program, Programs
 from tests.support.tools import client_program
@@ -49,15 +47,13 @@ def start_page(programs: Programs, page: Path) -> Program:
 @pytest.mark.parametrize("page", [page_of(each) for each in pages()])
 def test_the_blocks_of_a_page_run(
     page: Path,
-    empty_database: TestDatabase,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ):
-    if wants_schema(page):
-        with sync.Client(empty_database.dsn) as client:
-            client.migrate()
+    database = request.getfixturevalue("database" if wants_schema(page) else "empty_database")
 
-    with Programs(tmp_path, DATABASE_URL=empty_database.url, PATH=_path()) as programs:
+    with Programs(tmp_path, DATABASE_URL=database.url, PATH=_path()) as programs:
         program = start_page(programs, page)
 
         assert program.end(within=300) == 0, program.err

@@ -149,12 +149,16 @@ from pg_policies
 where schemaname = $1::text
 """
 
+# Built-in objects have thousands of comments, and oids below 16384.
 COMMENTS = """
 select concat_ws(' ', 'comment', object.type, object.identity, description)
 from pg_description
 cross join pg_identify_object(classoid, objoid, objsubid) as object
-where object.schema = quote_ident($1::text)
-  or (object.type = 'schema' and object.name = quote_ident($1::text))
+where objoid >= 16384
+  and (
+    object.schema = quote_ident($1::text)
+    or (object.type = 'schema' and object.name = quote_ident($1::text))
+  )
 """
 
 DEFAULT_RIGHTS = """

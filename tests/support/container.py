@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.fork_server import SIBLING_SERVER
 from tests.support.processes import Program, Programs, eventually
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
@@ -54,9 +55,11 @@ class Container:
 
 
 def children(pid: int) -> list[int]:
-    """The processes of which this one is the parent, those included that only wait for a burial."""
+    """The programs of which this one is the parent, those included that only wait for a burial."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+        found = [each for task in tasks for each in (task / "children").read_text().split()]
+        names = {each: Path(f"/proc/{each}/comm").read_text().strip() for each in found}
     except (FileNotFoundError, ProcessLookupError):
         return []
+    return [int(each) for each in found if names[each] != SIBLING_SERVER]

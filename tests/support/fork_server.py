@@ -10,21 +10,29 @@ connection what to run, and the fork server writes to it the process id and, at 
 A program differs from a real one in this: its parent is the fork server, all programs share one
 hash seed, and `/proc/PID/cmdline` and `/proc/PID/environ` are those of the fork server. If it ends
 without an error, it does not free the objects of its modules: that would copy all that it shares
-with the fork server.
+with the fork server. A test of how programs end asks for it with `frees_modules`.
 
 A program that starts programs itself can keep a fork of itself as its own fork server.
+
+The processes of `--processes`, `--watch` and `bench` are forks too, of a second fork server that
+is a child of their supervisor. It makes them children of the supervisor, as a real start does.
 
 With `GW_FORKS=off` in the environment of the tests, every program starts for real.
 """
 
 import atexit
+import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.machinery
 import io
+import itertools
 import json
 import os
+import platform
 import re
+import runpy
 import select
 import signal
 import socket
@@ -52,6 +60,24 @@ PRELOADED = (
 # Variables that the dynamic linker, the C library, the interpreter or an import read once.
 READ_AT_START = re.compile(r"^(LD_|GLIBC_|MALLOC_|FAKETIME|LANG|LC_|PYTHON|PSYCOPG_)")
 
+# Arguments of commands that start Python programs.
+STARTING_FLAGS = {"-p", "--processes", "--watch", "bench", "demo", "pytest"}
+
+# The name of the process that forks them.
+SIBLING_SERVER = "fork-server"
+
+# The system call clone, by the machine, and its flag that gives a child the parent of its caller.
+CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
+CLONE_PARENT = 0x8000
+
+# The number with which the system call prctl sets the name of a process.
+PR_SET_NAME = 15
+
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Of one request: three streams, what a program inherits besides, and a connection.
+MAX_DESCRIPTORS = 32
+
 # A process id or a wait status.
 NUMBER = struct.Struct("=i")
 
@@ -65,8 +91,9 @@ def is_enabled() -> bool:
 class ForkServer:
     """The client of a fork server, which runs as long as this object is open."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], preloaded: Sequence[str] = ()) -> None:
         self._read_at_start = _read_at_start(environment)
+        self._preloaded = preloaded
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._wait = self._launch(theirs, environment)
@@ -74,7 +101,7 @@ class ForkServer:
     def _launch(self, control: socket.socket, environment: Mapping[str, str]) -> Callable[[], Any]:
         """Start the server; the function that waits for its end."""
         return subprocess.Popen(
-            [sys.executable, __file__, str(control.fileno())],
+            [sys.executable, __file__, str(control.fileno()), *self._preloaded],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -94,9 +121,18 @@ class ForkServer:
         stdin: Stream,
         stdout: Stream,
         stderr: Stream,
+        start_new_session: bool = False,
+        frees_modules: bool = False,
     ) -> "ForkedProcess":
         """Run a Python script with arguments; the streams are those of `subprocess.Popen`."""
-        request = {"command": list(command), "cwd": str(cwd), "environment": dict(env)}
+        request = {
+            "command": list(command),
+            "cwd": str(cwd),
+            "environment": dict(env),
+            "has_own_session": start_new_session,
+            "frees_modules": frees_modules,
+            "starts_programs": not STARTING_FLAGS.isdisjoint(command),
+        }
         with _Streams() as streams:
             descriptors = [streams.open(each) for each in (stdin, stdout, stderr)]
             connection, theirs = socket.socketpair()
@@ -231,17 +267,18 @@ class _Streams:
             os.close(descriptor)
 
 
-_running: list[ForkServer] = []
+# By what they import besides the package.
+_running: dict[tuple[str, ...], ForkServer] = {}
 _start_lock = threading.Lock()
 
 
-def fork_server(environment: Mapping[str, str]) -> ForkServer:
+def fork_server(environment: Mapping[str, str], preloaded: tuple[str, ...] = ()) -> ForkServer:
     """The fork server of this test process, started with this environment at the first call."""
     with _start_lock:
-        if not _running:
-            _running.append(ForkServer(environment))
-            atexit.register(_running[0].close)
-        return _running[0]
+        if preloaded not in _running:
+            _running[preloaded] = ForkServer(environment, preloaded)
+            atexit.register(_running[preloaded].close)
+        return _running[preloaded]
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -251,13 +288,13 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 # The rest runs in the fork server and its forks.
 
 
-def serve_programs(descriptor: int) -> None:
+def serve_programs(descriptor: int, preloaded: Sequence[str] = ()) -> None:
     """Fork at each request of the client; returns in a fork, at the end of its program.
 
     It may also raise what the program raised.
     """
     control = socket.socket(fileno=descriptor)
-    for name in PRELOADED:
+    for name in (*PRELOADED, *preloaded):
         importlib.import_module(name)
     # A collection in a fork would write to, and so copy, every page with an object of the server.
     gc.collect()
@@ -268,7 +305,7 @@ def serve_programs(descriptor: int) -> None:
     # Only a fork gets here.
     signal.signal(signal.SIGINT, interrupted)
     control.close()
-    run(become(descriptors))
+    run(*become(descriptors))
 
 
 def serve(control: socket.socket) -> list[int]:
@@ -319,15 +356,27 @@ def leave(running: list[int]) -> NoReturn:
     os._exit(0)
 
 
-def become(descriptors: list[int]) -> str:
-    """Take on everything that a program gets at its start; the path of its script."""
-    *streams, connection = descriptors
+def become(descriptors: list[int]) -> tuple[str, bool]:
+    """Take on everything that a program gets at its start.
+
+    Returns the path of its script, and whether it frees its modules at its end.
+    """
+    *given, connection = descriptors
     with open(connection, "rb", closefd=False) as file:
         request = json.load(file)
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
-    # Those of this program under their first numbers, and those of other programs.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if request["has_own_session"]:
+        os.setsid()
+    # The numbers that descriptors have in the program: streams come first.
+    numbers = [0, 1, 2, *request.get("inherited", [])]
+    if request["starts_programs"] and platform.machine() in CLONE_NUMBERS:
+        siblings, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            siblings.close()
+            close(descriptors)
+            return become(serve_siblings(theirs))
+        given.append(siblings.detach())
+        numbers.append(given[-1])
+    take_descriptors(given, numbers)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         reopen(name, mode)
     os.chdir(request["cwd"])
@@ -338,7 +387,116 @@ def become(descriptors: list[int]) -> str:
     sys.argv[:] = command
     sys.orig_argv[:] = [sys.executable, *command]
     sys.path[0] = os.path.dirname(os.path.realpath(command[0]))
-    return command[0]
+    if len(numbers) > len(descriptors) - 1:
+        patch_subprocess(numbers[-1])
+    return command[0], request["frees_modules"]
+
+
+def take_descriptors(given: list[int], numbers: list[int]) -> None:
+    """Give descriptors their numbers, and close all others: those of other programs."""
+    # One of them may have the number of another.
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD, max(numbers) + 1) for each in given]
+    for descriptor, number in zip(moved, numbers, strict=True):
+        os.dup2(descriptor, number)
+    for below, number in itertools.pairwise(sorted(numbers)):
+        os.closerange(below + 1, number)
+    os.closerange(max(numbers) + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
+def serve_siblings(control: socket.socket) -> list[int]:
+    """Start a program beside this process at each request; returns in it, as `serve` does."""
+    name = Path("/proc/self/comm").read_bytes().strip()
+    ctypes.CDLL(None).prctl(PR_SET_NAME, SIBLING_SERVER.encode())
+    # They may be meant for the process group of its programs.
+    handlers = {each: signal.signal(each, signal.SIG_IGN) for each in GROUP_SIGNALS}
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 16, MAX_DESCRIPTORS)
+        if not message:
+            os._exit(0)
+        pid = fork_sibling()
+        if pid == 0:
+            ctypes.CDLL(None).prctl(PR_SET_NAME, name)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            control.close()
+            return descriptors
+        write(descriptors[-1], pid)
+        close(descriptors)
+
+
+def fork_sibling() -> int:
+    """Fork a process whose parent is the parent of this process."""
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    flags = CLONE_PARENT | signal.SIGCHLD
+    pid = ctypes.PyDLL(None).syscall(CLONE_NUMBERS[platform.machine()], flags, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    assert isinstance(pid, int)
+    return pid
+
+
+def patch_subprocess(control: int) -> None:
+    """Start Python programs of `subprocess` through the fork server beside this process."""
+    server = socket.socket(fileno=control)
+    started_with = _read_at_start(os.environ)
+    start_for_real = subprocess._fork_exec  # type: ignore[attr-defined]
+
+    def start(*details: Any) -> int:
+        command, _, _, kept, folder, variables, stdin, _, _, stdout, _, stderr = details[:12]
+        _, error_pipe, _, has_own_session, *rare = details[12:22]
+        environment = _parse_environment(variables)
+        is_plain = rare == [-1, None, None, None, -1, None]
+        if (
+            not (is_plain and is_python_program(command))
+            or _read_at_start(environment) != started_with
+        ):
+            return int(start_for_real(*details))
+        inherited = [number for number in kept if number != error_pipe]
+        streams = [n if n != -1 else own for own, n in enumerate((stdin, stdout, stderr))]
+        request = {
+            "command": command[1:],
+            "cwd": os.fsdecode(folder or os.getcwd()),
+            "environment": environment,
+            "inherited": inherited,
+            "has_own_session": bool(has_own_session),
+            "frees_modules": False,
+            "starts_programs": False,
+        }
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                given = [*streams, *inherited, theirs.fileno()]
+                socket.send_fds(server, [b"start"], given)
+            ours.sendall(json.dumps(request).encode())
+            ours.shutdown(socket.SHUT_WR)
+            number: int = NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL))[0]
+            return number
+
+    subprocess._fork_exec = start  # type: ignore[attr-defined]
+
+
+def is_python_program(command: Sequence[str]) -> bool:
+    """Whether a command is this interpreter with a script, or with the package."""
+    if command[:1] != [sys.executable] or len(command) < 2:
+        return False
+    if command[1] == "-m":
+        return command[2] in ("graphile_worker", "pytest")
+    return command[1].endswith((".py", "/graphile-worker"))
+
+
+def _parse_environment(variables: Sequence[bytes] | None) -> dict[str, str]:
+    if variables is None:
+        return dict(os.environ)
+    pairs = (os.fsdecode(each).partition("=") for each in variables)
+    return {name: value for name, _, value in pairs}
 
 
 def reopen(name: str, mode: str) -> None:
@@ -356,22 +514,33 @@ def reopen(name: str, mode: str) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def run(path: str) -> None:
+def run(path: str, frees_modules: bool) -> None:
     """Run a script as `__main__`; returns or raises only for the normal end of an interpreter."""
-    module = types.ModuleType("__main__")
-    loader = importlib.machinery.SourceFileLoader("__main__", path)
-    module.__dict__.update(__file__=path, __loader__=loader, __builtins__=__builtins__)
-    sys.modules["__main__"] = module
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+        execute(path)
     except SystemExit as error:
         if not isinstance(error.code, int | None):
             raise
         code = error.code or 0
     else:
         code = 0
-    end(code)
+    if not frees_modules:
+        end(code)
     sys.exit(code)
+
+
+def execute(path: str) -> None:
+    if path == "-m":
+        sys.argv.pop(0)
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
+    path = os.path.abspath(path)
+    module = types.ModuleType("__main__")
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__dict__.update(__file__=path, __loader__=loader, __builtins__=__builtins__)
+    sys.modules["__main__"] = module
+    exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
 
 
 def end(code: int) -> None:
@@ -390,4 +559,4 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    serve_programs(int(sys.argv[1]))
+    serve_programs(int(sys.argv[1]), sys.argv[2:])

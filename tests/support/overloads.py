@@ -290,7 +290,8 @@ class Overloads:
         if signature in self.made:
             return
         self.made.add(signature)
-        function = re.sub(r"\W+", "_", f"returning_{result}")
+        # Names of their own: to find one of thousands of overloads, PostgreSQL reads all of them.
+        function = re.sub(r"\W+", "_", f"returning_{result}_{left}_{right}")
         yield from self._function(function, self._named(operands), result)
         sides = [f"leftarg = {self._name(left)}"] if left else []
         sides.append(f"rightarg = {self._name(right)}")

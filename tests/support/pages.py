@@ -17,10 +17,11 @@ FENCE = re.compile(
 )
 MIGRATED = "<!-- database: migrated -->"
 
-# Our command, with words that a shell passes on as they are, or without their single quotes. Other
-# variables of the environment may be set before it.
+# Our command or one of Django, with words that a shell passes on as they are, or without their
+# single quotes. Other variables of the environment may be set before it.
 PLAIN_COMMAND = re.compile(
-    r"""((?:\w+="\$\w+" )*)(graphile-worker(?: +(?:[\w./:,=@%+-]+|'[^']*'))*)"""
+    r"""((?:\w+="\$\w+" )*)"""
+    r"""((?:graphile-worker|django-admin|python manage\.py)(?: +(?:[\w./:,=@%+-]+|'[^']*'))*)"""
 )
 ASSIGNMENT = re.compile(r"""(\w+)="\$(\w+)" """)
 
@@ -71,7 +72,7 @@ def wants_schema(page: Path) -> bool:
 def split_plain_command(
     command: str, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]] | None:
-    """Return the words and the variables of a command of this package, unless it needs a shell."""
+    """Return the words and the variables of a Python command, unless it needs a shell."""
     match = PLAIN_COMMAND.fullmatch(command)
     if match is None:
         return None

@@ -59,16 +59,21 @@ def is_process_alive(pid: int | str) -> bool:
 
 
 def start_process(
-    command: Sequence[str], *, can_fork: bool = True, **options: Any
+    command: Sequence[str],
+    *,
+    can_fork: bool = True,
+    frees_modules: bool = False,
+    preloaded: tuple[str, ...] = (),
+    **options: Any,
 ) -> subprocess.Popen[str] | ForkedProcess:
     """Start a program as `subprocess.Popen` does, by a fork where that makes no difference."""
     given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     whole = {**given, **options}
-    if can_fork and fork_server.is_enabled() and _is_forkable(command, whole):
-        server = fork_server.fork_server(_inherited_environment())
+    if can_fork and fork_server.is_enabled() and _is_forkable(command, whole, preloaded):
+        server = fork_server.fork_server(_inherited_environment(), preloaded)
         if server.suits(whole["env"]):
             script = command if command[0] == INSTALLED else command[1:]
-            return server.start(script, **whole)
+            return server.start(script, frees_modules=frees_modules, **whole)
     return subprocess.Popen(command, **whole, text=True, encoding="utf-8", errors="replace")
 
 
@@ -77,10 +82,13 @@ def _inherited_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not CLEARED_VARIABLES.match(name)}
 
 
-def _is_forkable(command: Sequence[str], options: Mapping[str, Any]) -> bool:
-    if set(options) != {"cwd", "env", "stdin", "stdout", "stderr"}:
+def _is_forkable(
+    command: Sequence[str], options: Mapping[str, Any], preloaded: Sequence[str]
+) -> bool:
+    if set(options) - {"start_new_session"} != {"cwd", "env", "stdin", "stdout", "stderr"}:
         return False
     is_script = command[0] == sys.executable and "".join(command[1:2]).endswith(".py")
+    is_script |= [*command[:2]] == [sys.executable, "-m"] and command[2] in preloaded
     return (is_script or command[0] == INSTALLED) and not any(
         _is_terminal(options[each]) for each in ("stdin", "stdout", "stderr")
     )
@@ -171,6 +179,8 @@ class Programs:
         self._variables = variables
         self._started: list[Program] = []
         self._can_fork = True
+        self._frees_modules = False
+        self._preloaded: tuple[str, ...] = ()
 
     @classmethod
     def for_database(cls, database: TestDatabase, folder: Path) -> Self:
@@ -182,6 +192,22 @@ class Programs:
         """The same programs, none of them started by a fork."""
         programs = copy.copy(self)
         programs._can_fork = False
+        return programs
+
+    @property
+    def with_whole_end(self) -> Self:
+        """The same programs, also if forked with the whole end of an interpreter."""
+        programs = copy.copy(self)
+        programs._frees_modules = True
+        return programs
+
+    def preloading(self, *modules: str) -> Self:
+        """The same programs, forked from a process that has imported these modules too.
+
+        A fork can also run one of them as `python -m MODULE`.
+        """
+        programs = copy.copy(self)
+        programs._preloaded = modules
         return programs
 
     def write(self, name: str, text: str) -> Path:
@@ -217,7 +243,13 @@ class Programs:
     ) -> Program:
         environment = self._environment(variables)
         process = start_process(
-            command, can_fork=self._can_fork, cwd=self.folder, env=environment, **options
+            command,
+            can_fork=self._can_fork,
+            frees_modules=self._frees_modules,
+            preloaded=self._preloaded,
+            cwd=self.folder,
+            env=environment,
+            **options,
         )
         program = Program(process)
         self._started.append(program)

@@ -44,9 +44,9 @@ _TOKEN = re.compile(
 SYNTAX = frozenset(
     (
         "all", "and", "any", "array", "as", "between", "by", "case", "cast", "check", "coalesce",
-        "conflict", "else", "exists", "extract", "filter", "from", "greatest", "identity", "if",
-        "in", "include", "insert", "interval", "into", "is", "join", "key", "lateral", "least",
-        "limit", "materialized", "not", "nullif", "offset", "on", "or", "over", "perform",
+        "conflict", "else", "exists", "extract", "filter", "from", "greatest", "group", "identity",
+        "if", "in", "include", "insert", "interval", "into", "is", "join", "key", "lateral",
+        "least", "limit", "materialized", "not", "nullif", "offset", "on", "or", "over", "perform",
         "references", "return", "row", "select", "set", "then", "union", "unique", "update",
         "using", "vacuum", "values", "when", "where", "with",
     )

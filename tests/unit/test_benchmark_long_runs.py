@@ -15,6 +15,8 @@ from benchmarks.snapshot import judged as judged_snapshot
 from benchmarks.waiting import CONCURRENCY, KINDS, Pool, Run, Sample, violations
 from benchmarks.waiting import judged as judged_waiting
 
+pytestmark = pytest.mark.single_version
+
 AROUND = {"postgresql": "18.4", "python": "3.11.7", "cores": 2, "date": "2026-01-01"}
 SVG = "{http://www.w3.org/2000/svg}"
 

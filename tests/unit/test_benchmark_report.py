@@ -11,6 +11,8 @@ from benchmarks.report import CHARTS, PAGES, RESULTS, charts, read_results, repo
 from benchmarks.rounds import Figures, alternated, ratios, summary
 
 # Of a letter, in sizes of its font: that of wide fonts.
+pytestmark = pytest.mark.single_version
+
 AVERAGE_WIDTH = 0.6
 SVG = "{http://www.w3.org/2000/svg}"
 AROUND = {"postgresql": "18.4", "python": "3.11.7", "cores": 2, "date": "2026-01-01"}

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from graphile_worker import TimestampDigest
 from graphile_worker.crontab.items import parse_pattern
 from graphile_worker.crontab.zones import Matcher, is_due, iter_upcoming_minutes
+from tests.support.tiers import size
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -369,7 +370,7 @@ DAYS_OF_2024 = [date(2024, 1, 1) + n * DAY for n in range(366)]
 @pytest.mark.single_version
 @pytest.mark.feature("F249")
 @in_each_zone
-@settings(max_examples=6)
+@settings(max_examples=size(gate=2, nightly=6))
 @given(hour=st.integers(0, 23), minute=st.integers(0, 59))
 def test_a_daily_item_runs_once_on_each_day_of_the_calendar(zone, hour, minute):
     info = ZoneInfo(zone)
@@ -432,7 +433,7 @@ patterns = st.tuples(lists(0, 59), lists(0, 23), lists(1, 31), st.just("*"), lis
 
 
 @pytest.mark.single_version
-@settings(max_examples=30)
+@settings(max_examples=size(gate=15, nightly=30))
 @given(
     text=patterns,
     change=st.sampled_from([*SPRING, *AUTUMN]),

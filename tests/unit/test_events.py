@@ -74,6 +74,7 @@ OURS = {
     "job:overrun",
     "pool:taskPaused",
     "pool:taskResumed",
+    "pool:pausesChanged",
     "worker:restart",
     "pool:getJob:recovered",
     "pool:heartbeat:error",

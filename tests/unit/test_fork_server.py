@@ -8,11 +8,12 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import fork_server
-from tests.support.processes import Programs, eventually, is_process_alive
+from tests.support.processes import Program, Programs, eventually, is_process_alive
 
 pytestmark = pytest.mark.skipif(not fork_server.is_enabled(), reason="GW_FORKS=off")
 
@@ -107,6 +108,43 @@ def test_a_forked_program_can_keep_a_fork_of_itself_as_fork_server(programs):
 
     assert (program.end(), real.end(), program.err, real.err) == (1, 0, "", "")
     assert json.loads(program.out) == json.loads(real.out)
+
+
+@pytest.mark.parametrize("has_own_session", [False, True])
+def test_a_process_of_a_forked_supervisor_sees_what_that_of_a_real_one_sees(
+    programs, has_own_session
+):
+    programs.write("state.py", STATE + "\n    sys.exit(os.getppid() % 100)")
+    script = f"""
+        import os, subprocess, sys
+
+        _, inherited = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "state.py", "a", "ä b"],
+            pass_fds=[inherited],
+            stdin=subprocess.DEVNULL,
+            start_new_session={has_own_session},
+        )
+        assert process.wait() == os.getpid() % 100
+        print("", process.pid if {has_own_session} else os.getpgid(0))
+    """
+    variables = {"PWD": str(programs.folder)}
+    forked, real = (
+        each.python(script, "-p", **variables) for each in (programs, programs.without_fork)
+    )
+
+    assert (forked.end(), real.end(), forked.err, real.err) == (0, 0, "", "")
+    state, group = parse_state(forked)
+    assert state["group"] == group
+    for each in (state, expected := parse_state(real)[0]):
+        del each["group"], each["session"]
+    assert state == expected
+
+
+def parse_state(program: Program) -> tuple[dict[str, Any], int]:
+    """What a process of a program found, and its expected process group."""
+    state, _, group = program.out.rpartition(" ")
+    return json.loads(state), int(group)
 
 
 def test_a_program_is_forked_unless_a_real_start_is_asked_for(programs):

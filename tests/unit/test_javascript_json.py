@@ -13,6 +13,8 @@ import pytest
 from graphile_worker._payloads.javascript import format_number, stringify
 from tests.support.tools import NODE
 
+pytestmark = pytest.mark.single_version
+
 T = TypeVar("T")
 
 # Reads one JSON text per line and writes the result of JSON.stringify.

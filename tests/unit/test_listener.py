@@ -91,6 +91,8 @@ class Scene:
     ) -> None:
         self.database = ListeningDatabase(*connections)
         self.calls: list[object] = []
+        # For each read of the pauses, how many calls came before it.
+        self.pause_reads: list[int] = []
         self.events: list[PoolEvent] = []
         self.hooks = Hooks()
         self.hooks.on(PoolEvent)(self.events.append)
@@ -101,6 +103,7 @@ class Scene:
             self.hooks,
             on_jobs=self.calls.append,
             on_migration=self._migrated,
+            on_pauses=lambda: self.pause_reads.append(len(self.calls)),
             timings=timings,
         )
 
@@ -186,7 +189,7 @@ async def test_a_new_listener_checks_for_earlier_jobs_and_migrations():
 
     await it.listen_until_lost()
 
-    assert it.database.channels == ("jobs:insert", "worker:migrate")
+    assert it.database.channels == ("jobs:insert", "worker:migrate", "gwpy:pauses")
     assert it.calls == [None, "migration"]
     assert it.kinds == [ListenConnecting, ListenStarted, ListenReleased]
 
@@ -209,6 +212,15 @@ async def test_a_notification_after_skipped_ones_announces_an_unknown_number_of_
 
     assert it.calls[2:] == [None, "migration"]
     assert it.kinds.count(ListenNotified) == 2
+
+
+async def test_a_pause_is_read_when_listening_begins_and_after_its_notification():
+    it = Scene(FakeListening(added(1), Notification("gwpy:pauses", "task"), added(2)))
+
+    await it.listen_until_lost()
+
+    assert it.calls == [None, "migration", 1, 2]
+    assert it.pause_reads == [1, 3]
 
 
 async def test_a_migration_is_not_a_job():

@@ -1,6 +1,7 @@
 """The diagnosis of a queue: each rule over snapshots, and the command that it prints."""
 
 import difflib
+from datetime import timedelta
 
 import pytest
 
@@ -13,9 +14,12 @@ from graphile_worker.ops.diagnostics.findings import (
     FindingId,
     QueueHealth,
     Severity,
+    Subject,
+    SubjectKind,
     assess_health,
 )
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
+from graphile_worker.ops.pauses import Pause, PauseKind
 from graphile_worker.ops.pools import PoolHealth
 from graphile_worker.ops.snapshot import LockedQueue, Snapshot
 from graphile_worker.ops.text import MAX_LINES
@@ -366,8 +370,68 @@ def test_a_paused_queue_is_a_note():
     # Unauthenticated HTTP clients get the title.
     assert finding.title == 'queue "billing" is paused, 214 jobs waiting'
     assert finding.evidence == ("paused by ana",)
-    assert finding.command == "graphile-worker workers recover paused:ana"
+    assert finding.command == "graphile-worker resume queue billing"
+    assert finding.subject == Subject(SubjectKind.QUEUE, "billing")
     assert assess_health([finding]) is QueueHealth.HEALTHY
+
+
+def make_pause(kind: PauseKind, name: str, *, ends_in: float | None = None) -> Pause:
+    """A pause by ana for an hour so far."""
+    now = make_snapshot().now
+    until = None if ends_in is None else now + timedelta(seconds=ends_in)
+    return Pause(kind, name, "ana", "vendor is down", now - timedelta(hours=1), until)
+
+
+def test_the_evidence_of_a_paused_queue_is_who_why_and_until_when():
+    queue = locked_queue(pool_id="paused:ana", age=-1e9)
+    pause = make_pause(PauseKind.QUEUE, queue.name, ends_in=600)
+
+    finding = get_only(diagnose(make_snapshot(queues=(queue,), pauses=(pause,))))
+
+    evidence = "paused by ana for 1h, ends in 10m; reason: vendor is down"
+    assert (finding.severity, finding.evidence) == (Severity.NOTE, (evidence,))
+
+
+def test_a_queue_that_is_paused_past_its_end_is_a_warning():
+    queue = locked_queue(pool_id="paused:ana", age=-1e9)
+    pause = make_pause(PauseKind.QUEUE, queue.name, ends_in=-60)
+
+    finding = get_only(diagnose(make_snapshot(queues=(queue,), pauses=(pause,))))
+
+    assert finding.severity is Severity.WARNING
+    assert finding.title == (
+        'queue "billing" is paused past the end of its pause, 214 jobs waiting'
+    )
+    assert "ended 1m ago" in finding.evidence[0]
+
+
+def test_a_paused_task_is_a_note_and_not_late():
+    task = make_task("send_email", ready=3, oldest_ready=4000.0)
+    snapshot = make_snapshot(
+        task, pools=(make_pool(),), pauses=(make_pause(PauseKind.TASK, "send_email"),)
+    )
+
+    finding = get_only(diagnose(snapshot))
+
+    assert (finding.id, finding.severity) == (FindingId.TASK_PAUSED, Severity.NOTE)
+    assert finding.title == "send_email is paused for Python workers, 3 jobs ready"
+    assert finding.evidence == ("paused by ana for 1h; reason: vendor is down",)
+    assert finding.command == "graphile-worker resume task send_email"
+    assert (finding.affected, finding.subject) == (3, Subject(SubjectKind.TASK, "send_email"))
+
+
+def test_a_finding_about_one_task_queue_or_worker_names_it():
+    failed = make_task("a", failed=1, oldest_failure=1.0, newest_failure=1.0)
+    other = make_task("b", failed=1, oldest_failure=1.0, newest_failure=1.0)
+    dead = make_pool(id="pool-1", health=PoolHealth.DEAD, seconds_since_heartbeat=1e6)
+
+    assert [each.subject for each in diagnose(make_snapshot(failed))] == [
+        Subject(SubjectKind.TASK, "a")
+    ]
+    assert [each.subject for each in diagnose(make_snapshot(failed, other))] == [None]
+    assert [each.subject for each in diagnose(make_snapshot(pools=(dead,)))] == [
+        Subject(SubjectKind.WORKER, "pool-1")
+    ]
 
 
 def dead_rows(dead: int, live: int, seconds_since_vacuum: float | None = None) -> DeadRows:

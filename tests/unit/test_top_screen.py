@@ -27,6 +27,8 @@ from tests.support.snapshots import (
     make_task,
 )
 
+pytestmark = pytest.mark.single_version
+
 SCHEMAS = Schemas.from_names("graphile_worker")
 HOSTILE = "\x1b[31m名前\u202e" + "long" * 30 + "\n\t\ud800"
 

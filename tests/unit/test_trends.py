@@ -9,6 +9,8 @@ from graphile_worker.ops.states import JobState
 from graphile_worker.ops.trends import HISTORY_WINDOW
 from tests.support.snapshots import make_history, make_snapshot, make_task
 
+pytestmark = pytest.mark.single_version
+
 MINUTE = timedelta(minutes=1)
 
 

@@ -30,6 +30,7 @@ SHARED_PAGES = {
 }
 # Titles of the pages of modules. In other modules, a class has a page, and functions share one.
 MODULE_PAGES = {
+    "graphile_worker.contrib.dashboard": "Web dashboard",
     "graphile_worker.contrib.opentelemetry": "opentelemetry",
     "graphile_worker.contrib.prometheus": "prometheus",
     "graphile_worker.contrib.sentry": "sentry",

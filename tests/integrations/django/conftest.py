@@ -18,6 +18,15 @@ PROJECT = Path(__file__).parent / "project"
 NO_DATABASE = dict.fromkeys(("DATABASE_URL", "PGDATABASE", "GRAPHILE_WORKER_SCHEMA"))
 
 
+# What programs of the project import before they read its settings.
+PRELOADED = (
+    "django.core.management",
+    "django.db.backends.postgresql.base",
+    "django.test",
+    "pytest",
+)
+
+
 class Project:
     """A copy of the project, on a database that is empty at first."""
 
@@ -71,4 +80,4 @@ def project(tmp_path: Path, empty_database: TestDatabase) -> Iterator[Project]:
     shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\nasyncio_mode = auto\n")
     with Programs(folder) as programs:
-        yield Project(folder, programs, empty_database)
+        yield Project(folder, programs.preloading(*PRELOADED), empty_database)

@@ -12,7 +12,8 @@ ADMIN = "django.contrib.admin"
 APPS = [ADMIN, "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages"]
 APPS += ["django.contrib.sessions", "graphile_worker.contrib.django", "shop"]
 
-pytestmark = pytest.mark.timeout(600)
+# Pages of Django, which the nightly tier reads with all versions.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 IS_TURNED_OFF = """
 from django.apps import apps

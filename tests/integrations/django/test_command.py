@@ -55,6 +55,7 @@ def test_what_the_command_rejects_and_sets(project: Project):
     project.check("command", "-p", "no:django")
 
 
+@pytest.mark.single_version
 def test_processes_run_plain_async_and_process_tasks_until_a_signal(project: Project):
     project.settings["DATABASES"]["default"]["PASSWORD"] = PASSWORD
     project.settings["GRAPHILE_WORKER"]["WORKER"] = {"concurrency": 2, "poll_interval": "1s"}
@@ -93,6 +94,7 @@ def test_watch_restarts_the_worker_with_the_chosen_tasks(project: Project):
     assert worker.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.single_version
 def test_subcommands_use_the_database_of_the_project(project: Project, tmp_path: Path):
     project.manage("migrate", "-v", "0")
     add_orders(project, "pay")

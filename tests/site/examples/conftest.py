@@ -98,7 +98,7 @@ class Example:
 
     def _start(self, command: str, in_shell: list[str], variables: dict[str, str]) -> Program:
         plain = split_plain_command(command, {})
-        if plain is None or plain[1]:
+        if plain is None or plain[1] or plain[0][0] != "graphile-worker":
             return self._terminals.start(in_shell, variables)
         # Without a shell, a fork can run it.
         return self._terminals.start([INSTALLED, *plain[0][1:]], variables)

@@ -1,0 +1,51 @@
+"""The scripts of the dashboard: as published, small, and nothing from elsewhere."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools import vendor
+
+STATIC = vendor.FOLDER.parent
+MAX_THIRD_PARTY_BYTES = 40_000
+# The aim is 120,000: a page must not need more to load than the data that it shows.
+MAX_OWN_BYTES = 175_000
+
+# What the content security policy forbids, or what would let text become markup.
+FORBIDDEN = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|document\.write|\beval\("
+    r"|new Function|\sstyle=\"|\son\w+=\""
+)
+
+
+def list_own_scripts() -> list[Path]:
+    return sorted((STATIC / "app").rglob("*.js"))
+
+
+def find_addresses(text: str) -> Iterator[str]:
+    # Namespaces of SVG are names, not addresses.
+    return (each for each in re.findall(r"https?://[^\s\"'`]+", text) if "www.w3.org" not in each)
+
+
+def test_vendored_scripts_are_as_published():
+    assert list(vendor.find_differences()) == []
+
+
+def test_vendored_scripts_are_at_most_40_kb_compressed():
+    scripts = [path for path in vendor.FOLDER.iterdir() if path.suffix in (".js", ".css")]
+
+    assert (
+        sum(len(gzip.compress(path.read_bytes(), 9)) for path in scripts) <= MAX_THIRD_PARTY_BYTES
+    )
+
+
+def test_own_scripts_are_at_most_175_kb():
+    assert sum(path.stat().st_size for path in list_own_scripts()) <= MAX_OWN_BYTES
+
+
+def test_own_scripts_fetch_nothing_from_elsewhere_and_make_no_markup_of_text():
+    for path in [*list_own_scripts(), STATIC / "index.html", STATIC / "app.css"]:
+        text = path.read_text("utf-8")
+        assert list(find_addresses(text)) == [], path.name
+        assert FORBIDDEN.findall(text) == [], path.name
