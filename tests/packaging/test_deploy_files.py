@@ -138,7 +138,7 @@ def test_deploy_files_contain_no_password():
         assert variables[0]["name"] == "DATABASE_URL"
         secrets = [each for each in variables if each["name"] != "GRAPHILE_WORKER_HEALTH_HOST"]
         assert {each["name"] for each in secrets} <= SECRET_VARIABLES
-        assert all([*each["valueFrom"]] == ["secretKeyRef"] for each in secrets)
+        assert all(list(each["valueFrom"]) == ["secretKeyRef"] for each in secrets)
         assert not {"-c", "--connection"} & {*container(name, kind)["args"]}
     assert not {"-c", "--connection"} & {*UNIT_ARGUMENTS}
 
