@@ -56,7 +56,7 @@ def test_items_of_the_app_precede_those_of_workers_and_of_the_database(database,
 
 def test_an_item_is_late_if_it_did_not_run_when_it_was_due(table, sql):
     for name, since, last in [
-        ("ok", "1 day", "4 minutes"),
+        ("ok", "1 day", "2 minutes"),
         ("late", "1 day", "20 minutes"),
         ("never ran", "1 day", None),
         ("new", "1 second", None),
