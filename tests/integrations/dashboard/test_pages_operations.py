@@ -136,10 +136,15 @@ def lock(sql: Sql, worker: str, job: int, since: str) -> None:
 
 
 def register(sql: Sql, worker: str, since: str, version: str = "1.0.0") -> None:
-    """Register a Python worker, whose last heartbeat is this old."""
+    """Register a Python worker whose last heartbeat is this old. After a minute, it is dead.
+
+    A worker that is alive stays so on a slow machine, and a server that has just started does not
+    doubt that the other one is dead.
+    """
     sql.run(
         "insert into :ext_schema.pools (id, started_at, seen_at, lease, details) values "
-        "($1, now() - interval '1 day', now() - $2::interval, '30 s', json_build_object("
+        "($1, now() - interval '1 day', now() - $2::interval, "
+        "case when $2::interval < '1 min' then interval '1 hour' else '1 s' end, json_build_object("
         "'runtime', 'python', 'host', 'web-1', 'pid', 17, 'version', $3::text, 'concurrency', 10, "
         "'tasks', json_build_array('send_email')))",
         worker,
@@ -250,9 +255,9 @@ def test_a_task_without_a_worker_suggests_the_nearest_name(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:
     register(jobs, "pypool-00000000000000000a", "1 s")
-    add_jobs(jobs, "sned_email")
+    add_jobs(jobs, "send_emaiil")
     with open_page(browser, board, "tasks") as page:
-        row = get_row(page, "sned_email")
+        row = get_row(page, "send_emaiil")
         expect(row).to_contain_text("Not served")
         expect(row).to_contain_text("Did you mean send_email?")
 
@@ -331,7 +336,7 @@ def test_enqueue_points_at_a_mistake_and_adds_the_job_after_its_correction(
     with open_page(browser, board, "enqueue", allowed=("status of 422",)) as page:
         payload = page.get_by_label("Payload (JSON)")
         task = page.get_by_label("Task", exact=True)
-        task.fill("send_emial")
+        task.fill("send_emaiil")
         page.get_by_role("button", name="send_email").click()
         expect(task).to_have_value("send_email")
         payload.fill('{\n  "to": "ada",\n  "copies" 2\n}')

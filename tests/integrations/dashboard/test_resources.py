@@ -208,7 +208,7 @@ def test_answers_have_the_keys_of_their_examples(desk):
     run = desk.admin.post("bulk", {"token": token, "limit": 1})["id"]
     bodies: dict[str, Any] = {
         "POST /jobs": {"task": "resize", "payload": '{"width": 2}'},
-        "POST /jobs/check": {"task": "resize", "payload": '{"width": "2", "widht": 3}'},
+        "POST /jobs/check": {"task": "resize", "payload": '{"width": "2", "widthh": 3}'},
         "POST /bulk/preview": preview | {"q": ""},
         "POST /bulk": {"token": desk.admin.post("bulk/preview", preview)["token"]},
         "POST /workers/recover": {"ids": [NODE]},

@@ -154,7 +154,7 @@ ROUTES = (
         body=BODY,
         answer={
             "problems": [{"path": "width", "message": "expected an integer, got str"}],
-            "unknown_keys": ["widht"],
+            "unknown_keys": ["widthh"],
             "task_is_known": True,
             "known_tasks_nearest": [],
         },
