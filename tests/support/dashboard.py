@@ -16,6 +16,7 @@ from graphile_worker.contrib.dashboard._dashboard import build_dashboard
 from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS, PollTimings
 from graphile_worker.contrib.dashboard._settings import DashboardSettings
 from tests.conftest import TestDatabase
+from tests.support.sql import Sql
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -256,3 +257,22 @@ def open_page(
     finally:
         opened.close()
     assert not problems, problems
+
+
+def add_jobs(sql: Sql, task: str, number: int = 1, **arguments: str) -> list[int]:
+    """Add jobs, each argument an SQL expression, and return their ids."""
+    given = "".join(f", {name} => {value}" for name, value in arguments.items())
+    rows = sql.run(
+        f"select (:schema.add_job($1{given})).id from generate_series(1, $2)", task, number
+    )
+    return [row[0] for row in rows]
+
+
+def fail_jobs(sql: Sql, ids: list[int], error: str) -> None:
+    """Fail jobs permanently. The error of each contains its id in the place of `{}`."""
+    sql.run(
+        "update :schema._private_jobs set attempts = max_attempts, "
+        "last_error = replace($2, '{}', id::text) where id = any ($1)",
+        ids,
+        error,
+    )

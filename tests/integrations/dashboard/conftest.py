@@ -3,11 +3,26 @@
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from tests.conftest import TestDatabase
+from tests.support.browser import chromium
 from tests.support.cluster import Cluster
 from tests.support.dashboard import Board, Caller, open_dashboard
 from tests.support.database_pool import DatabasePool
+
+# How long an element may take to appear on a busy machine, and the default.
+WAIT_MS = 30_000
+DEFAULT_WAIT_MS = 5_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser whose expectations wait long enough for a busy machine."""
+    expect.set_options(timeout=WAIT_MS)
+    with chromium() as opened:
+        yield opened
+    expect.set_options(timeout=DEFAULT_WAIT_MS)
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from graphile_worker import App, Retention, WorkerOptions
 from graphile_worker.runner import run_once
 from tests.conftest import TestDatabase
-from tests.support.browser import chromium
-from tests.support.cluster import Cluster
-from tests.support.dashboard import Board, open_dashboard, open_page
-from tests.support.database_pool import DatabasePool
+from tests.support.dashboard import Board, add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
 from tests.support.tiers import size
-
-# Long enough for a busy machine. Each wait ends with its event.
-WAIT_MS = 30_000
 
 PHONE = {"width": 390, "height": 844}
 WIDE = {"width": 1440, "height": 900}
@@ -62,59 +56,23 @@ def build_app() -> App[None]:
 APP = build_app()
 
 # One pair of versions is enough: other tests read the same answers on both.
-pytestmark = pytest.mark.single_version
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with chromium() as opened:
-        yield opened
-    expect.set_options(timeout=5000)
-
-
-@pytest.fixture(scope="module")
-def queue(
-    databases: DatabasePool, cluster: Cluster, schema: str, template: str
-) -> Iterator[TestDatabase]:
-    name = databases.acquire(template)
-    yield TestDatabase(name, cluster, schema)
-    databases.release(name)
-
-
-@pytest.fixture(scope="module")
-def board(queue: TestDatabase) -> Iterator[Board]:
-    with open_dashboard(queue, app=APP) as opened:
+def board(module_database: TestDatabase) -> Iterator[Board]:
+    with open_dashboard(module_database, app=APP) as opened:
         yield opened
 
 
 @pytest.fixture
-def jobs(queue: TestDatabase) -> Iterator[Sql]:
+def jobs(module_database: TestDatabase) -> Iterator[Sql]:
     """A connection to the queue, which is empty at first."""
-    sql = Sql(queue.dsn, queue.schema)
+    sql = Sql(module_database.dsn, module_database.schema)
     for table in (":schema._private_jobs", ":schema._private_job_queues", ":ext_schema.pools"):
         sql.run(f"delete from {table}")
     yield sql
     sql.close()
-
-
-def add_jobs(sql: Sql, task: str, number: int = 1, **arguments: str) -> list[int]:
-    """Add jobs, each argument an SQL expression, and return their ids."""
-    given = "".join(f", {name} => {value}" for name, value in arguments.items())
-    rows = sql.run(
-        f"select (:schema.add_job($1{given})).id from generate_series(1, $2)", task, number
-    )
-    return [row[0] for row in rows]
-
-
-def fail_jobs(sql: Sql, ids: list[int], error: str) -> None:
-    """Fail jobs permanently. The error of each contains its id in the place of `{}`."""
-    sql.run(
-        "update :schema._private_jobs set attempts = max_attempts, "
-        "last_error = replace($2, '{}', id::text) where id = any ($1)",
-        ids,
-        error,
-    )
 
 
 def lock(sql: Sql, worker: str, job: int, since: str) -> None:
@@ -303,11 +261,11 @@ def test_workers_show_who_works_and_recover_the_jobs_of_a_dead_one(
 
 
 def test_history_shows_what_happened_before(
-    browser: Browser, board: Board, jobs: Sql, queue: TestDatabase
+    browser: Browser, board: Board, jobs: Sql, module_database: TestDatabase
 ) -> None:
     first, *_ = add_jobs(jobs, "send_email", 5, payload="""'{"to": "ada"}'""")
     (last,) = add_jobs(jobs, "send_email", payload="""'{"to": "unknown"}'""", max_attempts="1")
-    run_jobs(queue)
+    run_jobs(module_database)
     with open_page(browser, board, "history") as page:
         expect(page.locator(".panel", has_text="Throughput").first).to_contain_text(
             "1 failed permanently"
@@ -401,7 +359,7 @@ def test_pages_of_operations_fit_a_phone_and_work_by_touch(
 
 
 def test_users_without_permissions_see_buttons_and_why_they_do_nothing(
-    browser: Browser, queue: TestDatabase, jobs: Sql
+    browser: Browser, module_database: TestDatabase, jobs: Sql
 ) -> None:
     fill_with_trouble(jobs)
     before = jobs.value("select count(*) from :ext_schema.audit")
@@ -414,7 +372,7 @@ def test_users_without_permissions_see_buttons_and_why_they_do_nothing(
         "enqueue": "Add job",
     }
     with (
-        open_dashboard(queue, app=APP, role="read-only") as board,
+        open_dashboard(module_database, app=APP, role="read-only") as board,
         open_page(browser, board) as page,
     ):
         for path, name in buttons.items():
@@ -463,12 +421,11 @@ def find_violations(page: Page, **options: Any) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(300)
 def test_axe_finds_no_violations_on_any_page_in_both_themes(
-    browser: Browser, board: Board, jobs: Sql, queue: TestDatabase
+    browser: Browser, board: Board, jobs: Sql, module_database: TestDatabase
 ) -> None:
     add_jobs(jobs, "send_email", payload="""'{"to": "ada"}'""")
-    run_jobs(queue)
+    run_jobs(module_database)
     fill_with_trouble(jobs)
     failed = jobs.value("select max(id) from :schema._private_jobs")
     group = board.sign_in().get("errors")["groups"][0]["fingerprint"]

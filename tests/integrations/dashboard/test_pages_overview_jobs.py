@@ -9,14 +9,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from psycopg import sql
 
 from tests.conftest import TestDatabase
-from tests.support.browser import chromium
-from tests.support.cluster import Cluster
-from tests.support.dashboard import TOKEN, Board, open_dashboard, open_page
-from tests.support.database_pool import DatabasePool
+from tests.support.dashboard import TOKEN, Board, add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
-
-# Long enough for a busy machine, whose poller looks less often. Each wait ends with its event.
-WAIT_MS = 30_000
 
 PHONE = {"width": 390, "height": 844}
 NODE_WORKER = "pool-3fa9c1d2e4b5a6f708"
@@ -26,55 +20,24 @@ BAD_REQUEST = "status of 400"
 NOT_FOUND = "status of 404"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=WAIT_MS)
-    with chromium() as opened:
-        yield opened
-    expect.set_options(timeout=5000)
+# One pair of versions is enough: other tests read the same answers on both.
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def queue(
-    databases: DatabasePool, cluster: Cluster, schema: str, template: str
-) -> Iterator[TestDatabase]:
-    name = databases.acquire(template)
-    yield TestDatabase(name, cluster, schema)
-    databases.release(name)
-
-
-@pytest.fixture(scope="module")
-def board(queue: TestDatabase) -> Iterator[Board]:
-    with open_dashboard(queue, environment="production") as opened:
+def board(module_database: TestDatabase) -> Iterator[Board]:
+    with open_dashboard(module_database, environment="production") as opened:
         yield opened
 
 
 @pytest.fixture
-def jobs(queue: TestDatabase) -> Iterator[Sql]:
+def jobs(module_database: TestDatabase) -> Iterator[Sql]:
     """A connection to the queue, which is empty at first."""
-    connection = Sql(queue.dsn, queue.schema)
+    connection = Sql(module_database.dsn, module_database.schema)
     for table in ("jobs", "job_queues", "tasks"):
         connection.run(f"delete from :schema._private_{table}")
     yield connection
     connection.close()
-
-
-def add_jobs(queue: Sql, task: str, number: int = 1, **arguments: str) -> list[int]:
-    """Add jobs, each argument an SQL expression, and return their ids."""
-    given = "".join(f", {name} => {value}" for name, value in arguments.items())
-    rows = queue.run(
-        f"select (:schema.add_job($1{given})).id from generate_series(1, $2)", task, number
-    )
-    return [row[0] for row in rows]
-
-
-def fail_jobs(queue: Sql, ids: list[int], error: str) -> None:
-    queue.run(
-        "update :schema._private_jobs set attempts = max_attempts, last_error = $2 "
-        "where id = any ($1)",
-        ids,
-        error,
-    )
 
 
 def lock_queue(jobs: Sql, queue: str, job: int, hours: int) -> None:
@@ -407,12 +370,12 @@ def test_a_session_that_ends_leaves_the_page_as_it_is(
 
 
 def test_pages_stay_usable_while_the_database_is_unreachable(
-    browser: Browser, board: Board, queue: TestDatabase, jobs: Sql
+    browser: Browser, board: Board, module_database: TestDatabase, jobs: Sql
 ) -> None:
     ids = add_jobs(jobs, "send_email", 3, run_at="now() + interval '1 hour'")
     with open_page(browser, board, "jobs", allowed=("status of 50",)) as page:
         expect(page.locator("tbody tr")).to_have_count(3)
-        set_reachable(queue, is_reachable=False)
+        set_reachable(module_database, is_reachable=False)
         try:
             banner = page.locator(".banner")
             expect(banner).to_contain_text("unreachable")
@@ -425,9 +388,9 @@ def test_pages_stay_usable_while_the_database_is_unreachable(
             page.get_by_role("link", name="Overview").click()
             expect(get_stat(page, "Oldest ready job")).to_be_visible()
         finally:
-            set_reachable(queue, is_reachable=True)
+            set_reachable(module_database, is_reachable=True)
         expect(banner).to_have_count(0)
-        connection = Sql(queue.dsn, queue.schema)
+        connection = Sql(module_database.dsn, module_database.schema)
         add_jobs(connection, "render_pdf")
         connection.close()
         expect(get_stat(page, "Ready")).to_contain_text("1")
