@@ -16,6 +16,7 @@ export function Signature({ signature }) {
 }
 
 const CHECK_MS = 400;
+const RETRY_MS = 2000;
 const EMPTY = "{}";
 const MODES = {
   replace: "A job with this key gets the new payload and time, unless it is running.",
@@ -73,12 +74,25 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   }, [from]);
   const task = form.task.trim();
   const syntax = jsonProblem(form.payload);
+  const refusal = whyNot("enqueue");
   useEffect(() => {
     setCheck(null);
-    if (!task || syntax || whyNot("enqueue")) return undefined;
-    const timer = setTimeout(() => post("/jobs/check", toBody(form)).then(setCheck, () => {}), CHECK_MS);
-    return () => clearTimeout(timer);
-  }, [task, form.payload]);
+    if (!task || syntax || refusal) return undefined;
+    let isCurrent = true;
+    let timer = setTimeout(async function ask() {
+      try {
+        const answer = await post("/jobs/check", toBody(form));
+        if (isCurrent) setCheck(answer);
+      } catch ({ status }) {
+        // The server or the database may be away for a moment.
+        if (isCurrent && !(status >= 400 && status < 500)) timer = setTimeout(ask, RETRY_MS);
+      }
+    }, CHECK_MS);
+    return () => {
+      isCurrent = false;
+      clearTimeout(timer);
+    };
+  }, [task, form.payload, refusal]);
   const signature = tasks.find((each) => each.identifier === task)?.signature;
   const problems = (form.payload === EMPTY && !check?.isFinal ? null : check?.problems) ?? [];
   const payloadError = syntax
@@ -110,7 +124,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         ${check?.unknown_keys?.length > 0 && html`<${Notice} kind="warn">
           The task has no parameter <code>${check.unknown_keys.join(", ")}</code>.<//>`}
         ${signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
-        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${whyNot("enqueue")}>Add job<//></div>
+        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${refusal}>Add job<//></div>
       </div><//>
       <div class="stack">
         ${task && html`<${Panel} title="Parameters"><${Signature} signature=${signature} /><//>`}
