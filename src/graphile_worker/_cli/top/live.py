@@ -24,7 +24,6 @@ from graphile_worker.ops.diagnostics.findings import Finding
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.history import RecentHistory
 from graphile_worker.ops.snapshot import (
-    MAX_PAUSE_SECONDS,
     PAUSE_FACTOR,
     PollPacer,
     Snapshot,
@@ -99,19 +98,19 @@ class LiveScreen:
             self._redraw.set()
 
     async def _wait_for_next_poll(self, history: SnapshotHistory, pause: float) -> None:
-        """Wait, and update the rates during a long pause, which makes the pause longer.
+        """Wait, and update the rates during a long pause, less often if that takes long.
 
         A user who resumes the view sees a new snapshot at once.
         """
         ends = time.monotonic() + pause
-        latest = ends - pause + max(pause, MAX_PAUSE_SECONDS)
-        while self._outage is None and ends - time.monotonic() > self._interval:
-            if await self._sleep_unless_paused(self._interval):
+        counter_pause = self._interval
+        while self._outage is None and ends - time.monotonic() > counter_pause:
+            if await self._sleep_unless_paused(counter_pause):
                 return
             counters = await take_counter_snapshot(self._db)
             history.add_counters(counters)
             self._redraw.set()
-            ends = min(ends + counters.duration * PAUSE_FACTOR, latest)
+            counter_pause = max(self._interval, counters.duration * PAUSE_FACTOR)
         await self._sleep_unless_paused(ends - time.monotonic())
 
     async def _sleep_unless_paused(self, seconds: float) -> bool:
