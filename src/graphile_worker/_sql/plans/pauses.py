@@ -85,7 +85,7 @@ def plan_pause_queue(
         audit, access = yield from _plan_begin(schemas)
         # A role that may not describe a pause can set one, except for its end.
         if duration is not None and not access.can_write:
-            raise _build_table_error(schemas)
+            raise _build_table_error(schemas, " Without a duration, you can pause the queue now.")
         who, why = _make_storable_texts(actor, reason, audit)
         yield create_queue(name)
         deadline = time.monotonic() + wait.total_seconds()
@@ -306,9 +306,9 @@ def _make_storable_texts(
     )
 
 
-def _build_table_error(schemas: Schemas) -> SchemaError:
+def _build_table_error(schemas: Schemas, advice: str = "") -> SchemaError:
     return SchemaError(
         f"schema {schemas.companion!r} cannot store pauses: its table 'pauses' is missing, or this "
         "role may not write to it. Run `graphile-worker migrate` as the owner, and grant the role "
-        "its permissions."
+        f"its permissions.{advice}"
     )
