@@ -19,11 +19,13 @@ from graphile_worker._sql.queries.pauses import (
     HeldQueue,
     Pause,
     PauseAccess,
+    PausedTasks,
     PauseKind,
     ResumedQueue,
     check_pauses,
     create_queue,
     delete_pause,
+    get_paused_tasks,
     hold_queue,
     list_paused_queues,
     list_pauses,
@@ -223,6 +225,15 @@ def plan_resume_task(name: str, schemas: Schemas, *, actor: str | None = None) -
         return was_paused
 
     return (yield from _plan_transaction(build_plan, schemas))
+
+
+def plan_get_paused_tasks(schemas: Schemas) -> Plan[list[str]]:
+    """Return the names of the paused tasks, none if this role may not read them."""
+    access: PauseAccess = yield check_pauses(schemas)
+    if not access.can_read:
+        return []
+    paused: PausedTasks = yield get_paused_tasks()
+    return paused.names
 
 
 def plan_list_pauses(schemas: Schemas) -> Plan[list[Pause]]:
