@@ -5,7 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker._sql.query import Plan
-from graphile_worker.contrib.dashboard._api import ApiRequest, Parameter, Problem
+from graphile_worker.contrib.dashboard._api import (
+    COMPANION_MISSING,
+    ApiRequest,
+    Parameter,
+    Problem,
+)
 from graphile_worker.contrib.dashboard._resources._common import (
     EXAMPLE_TIME,
     Cache,
@@ -116,6 +121,6 @@ async def _change(request: ApiRequest, plan: Plan[Any]) -> Any:
     except SchemaMissing:
         raise
     except SchemaError as error:
-        raise Problem(409, "schema_missing", str(error)) from error
+        raise Problem(409, COMPANION_MISSING, str(error)) from error
     finally:
         _PAUSES.clear(service)

@@ -157,8 +157,8 @@ async def _reveal_text(request: ApiRequest, text: str, size: int, *, what: str) 
         raise Problem(
             403,
             "permission_denied",
-            "masked values are shown only with an entry in the audit, and the role of this "
-            "dashboard may not add one",
+            "masked values are shown only with an entry in the audit. Its table is missing, or the "
+            "role of this dashboard may not add entries.",
         )
     return _show_text(text, size, RedactedText(text, is_redacted=False))
 
