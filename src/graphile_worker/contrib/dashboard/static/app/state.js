@@ -16,20 +16,22 @@ try {
   // Without storage, choices last until the page is closed.
 }
 
-/** A choice that this browser keeps. The first of the choices is the default. */
-function stored(name, choices) {
+/** A text that this browser keeps. */
+export function stored(name, initial, isValid = () => true) {
   const key = `graphile-worker.${name}`;
-  const choice = signal(choices.includes(storage[key]) ? storage[key] : choices[0]);
+  const text = signal(key in storage && isValid(storage[key]) ? storage[key] : initial);
   effect(() => {
-    storage[key] = choice.value;
+    storage[key] = text.value;
   });
-  return choice;
+  return text;
 }
 
-export const timeZone = stored("timeZone", ["local", "utc"]);
-export const theme = stored("theme", ["system", "light", "dark"]);
-export const density = stored("density", ["compact", "comfortable"]);
-export const shortcuts = stored("shortcuts", ["on", "off"]);
+const choose = (name, ...choices) => stored(name, choices[0], (value) => choices.includes(value));
+
+export const timeZone = choose("timeZone", "local", "utc");
+export const theme = choose("theme", "system", "light", "dark");
+export const density = choose("density", "compact", "comfortable");
+export const shortcuts = choose("shortcuts", "on", "off");
 
 effect(() => {
   const { dataset } = document.documentElement;

@@ -53,7 +53,7 @@ async function readJob(id) {
   const numbers = { priority: String(job.priority || ""), max_attempts: String(job.max_attempts) };
   const warning = (isCut && "The payload is too long to be duplicated here.")
     || (isRedacted && "Replace the masked values (•••) of this payload.");
-  return [{ task: job.task, payload, queue_name: job.queue ?? "", flags: Object.keys(job.flags ?? {}).join(", "), ...numbers }, warning];
+  return [{ task: job.task, payload, queue_name: job.queue ?? "", flags: job.flags.join(", "), ...numbers }, warning];
 }
 
 export default function Enqueue({ query: { task: given = "", from } }) {
@@ -74,10 +74,10 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   }, [from]);
   const task = form.task.trim();
   const syntax = jsonProblem(form.payload);
-  const refusal = whyNot("enqueue");
+  const obstacle = whyNot("enqueue");
   useEffect(() => {
     setCheck(null);
-    if (!task || syntax || refusal) return undefined;
+    if (!task || syntax || obstacle) return undefined;
     let isCurrent = true;
     let timer = setTimeout(async function ask() {
       try {
@@ -92,7 +92,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
       isCurrent = false;
       clearTimeout(timer);
     };
-  }, [task, form.payload, refusal]);
+  }, [task, form.payload, obstacle]);
   const signature = tasks.find((each) => each.identifier === task)?.signature;
   const problems = (form.payload === EMPTY && !check?.isFinal ? null : check?.problems) ?? [];
   const payloadError = syntax
@@ -124,7 +124,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         ${check?.unknown_keys?.length > 0 && html`<${Notice} kind="warn">
           The task has no parameter <code>${check.unknown_keys.join(", ")}</code>.<//>`}
         ${signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
-        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${refusal}>Add job<//></div>
+        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${obstacle}>Add job<//></div>
       </div><//>
       <div class="stack">
         ${task && html`<${Panel} title="Parameters"><${Signature} signature=${signature} /><//>`}
