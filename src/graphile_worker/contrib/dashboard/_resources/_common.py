@@ -12,6 +12,7 @@ from graphile_worker._sql.queries.cron import get_server_time
 from graphile_worker._support.durations import parse_duration
 from graphile_worker.contrib.dashboard._api import ApiRequest, Problem
 from graphile_worker.contrib.dashboard._redaction import Redactor
+from graphile_worker.contrib.dashboard._resources._wording import capitalize, write_sentence
 from graphile_worker.contrib.dashboard._users import Permission
 from graphile_worker.errors import FilterError
 from graphile_worker.jobs import RunAt
@@ -394,12 +395,13 @@ def show_ended_job(job: EndedJob, redactor: Redactor) -> dict[str, Any]:
 
 def show_finding(finding: Finding, redactor: Redactor) -> dict[str, Any]:
     """Return a finding. Its evidence may contain errors of jobs."""
+    name = None if finding.subject is None else finding.subject.name
     return {
         "id": str(finding.id),
         "severity": finding.severity,
-        "title": finding.title,
-        "evidence": [redactor.redact_text(line) for line in finding.evidence],
-        "advice": finding.advice,
+        "title": capitalize(finding.title, name=name),
+        "evidence": [capitalize(redactor.redact_text(line)) for line in finding.evidence],
+        "advice": write_sentence(finding.advice),
         "shell": finding.shell,
         "sql": finding.sql,
         "affected": finding.affected,

@@ -41,8 +41,9 @@ export default function Tasks({ params: { name } }) {
   const result = useLive("/tasks");
   const find = ({ tasks }) => html`<${Task} key=${name} name=${name} task=${tasks.find((task) => task.identifier === name)} />`;
   if (name) return html`<${Loaded} result=${result}>${find}<//>`;
+  const columns = column.withoutRare(COLUMNS, (state) => result.data?.tasks.some((task) => task.counts[state]));
   return html`<${Page} title="Tasks" hint="Only Python workers obey the pause of a task. Pause a queue to hold all runtimes.">
-    <${List} result=${result} rows="tasks" label="Tasks" columns=${COLUMNS} keyOf=${(task) => task.identifier} icon="tasks"
+    <${List} result=${result} rows="tasks" label="Tasks" columns=${columns} keyOf=${(task) => task.identifier} icon="tasks"
       empty=${["No tasks", "A task appears here with its first job, or when a worker that serves it starts."]} /><//>`;
 }
 

@@ -4,7 +4,7 @@ import { count, plural } from "../format.js";
 import { useLive } from "../live.js";
 import { link } from "../router.js";
 import { whyNot } from "../state.js";
-import { Button, List, Notice, Page, Panel, TaskLink, act, column, confirmAction } from "../ui/index.js";
+import { Button, List, Notice, Page, Panel, TaskLink, WorkerLink, act, column, confirmAction } from "../ui/index.js";
 
 export const title = "Workers";
 
@@ -29,14 +29,13 @@ export function RecoverButton({ ids, health = "dead", children = "Recover…" })
 }
 
 const join = (parts, separator = " / ") => parts.filter(Boolean).join(separator);
+const describe = ({ runtime, version, host, pid }) => join([join([runtime, version], " "), host && `on ${host}`, pid && `process ${pid}`], ", ");
 const holds = ({ jobs, queues }) => join([jobs && plural(jobs, "job"), queues && plural(queues, "queue")], ", ");
 
 const COLUMNS = [
-  column.worker("id", "Worker", { card: "lead" }),
+  column.worker("id", "Worker", { card: "lead", render: ({ id, ...worker }) => html`<${WorkerLink} id=${id} />
+    <div class="muted small">${describe(worker)}</div>` }),
   column.state("health", "Health", { sort: ({ health }) => ORDER.indexOf(health) }),
-  column.text("runtime", "Runtime"),
-  column.text("host", "Host / process", { render: ({ host, pid }) => join([host, pid]) }),
-  column.text("version", "Version"),
   column.number("jobs", "Slots", { render: ({ jobs, concurrency }) => join([count(jobs), concurrency]) }),
   column.duration("seconds_since_heartbeat", "Last heartbeat"),
   { key: "holds", label: "Holds", render: holds },
