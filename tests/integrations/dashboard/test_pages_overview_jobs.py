@@ -264,7 +264,7 @@ def test_jobs_appear_and_disappear_while_the_page_is_open(
         follower.goto(f"{board.url}jobs/{job}")
         expect(follower.locator("h1")).to_contain_text(f"#{job}")
         jobs.run("select :schema.complete_jobs(array[$1::bigint])", job)
-        expect(follower.locator("main")).to_contain_text("no longer in the queue")
+        expect(follower.locator("main")).to_contain_text("is not in the queue")
         expect(follower.locator("main")).to_contain_text("while this page was open")
         expect(page.locator("main")).to_contain_text("The queue is empty")
         # Another tab takes over when the one with the stream closes.

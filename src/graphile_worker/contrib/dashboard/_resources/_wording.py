@@ -1,14 +1,16 @@
 """The sentences, titles and figures of the dashboard, which the browser shows as they are."""
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.text import pluralize
 from graphile_worker.contrib.dashboard._poller import Outage, Sample, SeriesPoint
+from graphile_worker.contrib.dashboard._redaction import Redactor
 from graphile_worker.ops.diagnostics.findings import (
     Finding,
     QueueHealth,
@@ -16,9 +18,13 @@ from graphile_worker.ops.diagnostics.findings import (
     count_severities,
 )
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
+from graphile_worker.ops.explain import Explanation, ReasonCode
 from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern, filter_by_states
+from graphile_worker.ops.history import EndedJob, JobHistory
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, count_slots
-from graphile_worker.ops.states import JobState
+from graphile_worker.ops.states import JobState, estimate_failed_at
+from graphile_worker.ops.text import summarize_error
+from graphile_worker.results import Attempt, JobStatusState
 
 HEALTH_TITLES = {
     QueueHealth.HEALTHY: "Work is flowing",
@@ -210,3 +216,98 @@ def describe_workers(pools: Iterable[PoolInfo]) -> str:
         return "no worker is registered"
     others = [f"{dead} dead"] * bool(dead) + [f"{unknown} unregistered"] * bool(unknown)
     return ", ".join([pluralize(alive, "worker") + (" alive" if others else ""), *others])
+
+
+# A job
+
+REASON_TITLES = {
+    JobState.RUNNING: "What it is doing",
+    JobState.STALE: "Why it does not finish",
+    JobState.FAILED: "Why it does not run again",
+}
+ENDINGS = {JobStatusState.SUCCEEDED: "Succeeded", JobStatusState.FAILED: "Failed permanently"}
+NEXT_STATES = (JobState.READY, JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """What happened to a job, what it is doing, or what comes next."""
+
+    at: datetime
+    text: str
+    state: str | None = None
+    detail: str | None = None
+    is_current: bool = False
+    """It describes a job that is in the queue."""
+    is_next: bool = False
+    is_estimate: bool = False
+
+
+def list_events(
+    explanation: Explanation | None, history: JobHistory | None, redactor: Redactor
+) -> list[JobEvent]:
+    """List the events of a job, the oldest first."""
+    attempts = [] if history is None else history.attempts
+    outcomes = [] if history is None else history.outcomes
+    events = [_describe_attempt(each, redactor) for each in attempts]
+    events += [
+        JobEvent(
+            each.finished_at, ENDINGS[each.state], each.state, _show_line(each.error, redactor)
+        )
+        for each in outcomes
+    ]
+    if explanation is not None:
+        events.append(JobEvent(explanation.job.created_at, "Created"))
+        has_failed = any(each.state is JobStatusState.FAILED for each in outcomes)
+        events += _list_current_events(explanation, has_failed=has_failed)
+    elif outcomes:
+        events.append(JobEvent(outcomes[0].created_at, "Created"))
+    return sorted(events, key=lambda event: (event.is_next, event.at))
+
+
+def _describe_attempt(attempt: Attempt, redactor: Redactor) -> JobEvent:
+    error = attempt.error or attempt.error_class
+    return JobEvent(
+        attempt.started_at,
+        f"Attempt {attempt.number} ran for {format_age(attempt.duration.total_seconds())} on "
+        f"{attempt.worker}",
+        JobStatusState.FAILED if error else JobStatusState.SUCCEEDED,
+        _show_line(error, redactor),
+    )
+
+
+def _list_current_events(explanation: Explanation, *, has_failed: bool) -> Iterator[JobEvent]:
+    job, state = explanation.job, explanation.state
+    if job.locked_at is not None:
+        text = f"Attempt {job.attempts} of {job.max_attempts} started on {job.locked_by}"
+        yield JobEvent(job.locked_at, text, state, is_current=True)
+    if state is JobState.FAILED and not has_failed:
+        failed_at = estimate_failed_at(
+            run_at=job.run_at,
+            updated_at=job.updated_at,
+            attempts=job.attempts,
+            now=explanation.now,
+        )
+        text = f"Failed permanently after {pluralize(job.attempts, 'attempt')}"
+        yield JobEvent(failed_at, text, state, is_estimate=True)
+    if state in NEXT_STATES:
+        text = "Due"
+        if explanation.reasons[0].why is ReasonCode.ELIGIBLE:
+            text = "Due, waiting for a worker"
+        elif state is JobState.RETRYING:
+            text = f"Attempt {job.attempts + 1} of {job.max_attempts} is due"
+        yield JobEvent(job.run_at, text, state, is_current=True, is_next=True)
+
+
+def _show_line(error: str | None, redactor: Redactor) -> str | None:
+    return redactor.redact_text(summarize_error(error)) or None
+
+
+def describe_ending(outcome: EndedJob | None) -> str:
+    """Describe how a job that is no longer in the queue ended."""
+    if outcome is None:
+        return "This job is not in the queue: it was completed or removed."
+    took = format_age(outcome.duration.total_seconds())
+    return (
+        f"{ENDINGS[outcome.state]} after {took}, in attempt {outcome.attempts} on {outcome.worker}."
+    )
