@@ -4,10 +4,23 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker.contrib.dashboard._poller import Outage, Sample, SeriesPoint
-from graphile_worker.contrib.dashboard._resources._wording import (
+from graphile_worker.contrib.dashboard._texts import (
+    ACTION_TEXTS,
+    KEY_MODE_TEXTS,
+    PAUSE_TEXTS,
+    RECOVERY_TEXTS,
+    STATE_HELP,
+    list_obstacles,
+)
+from graphile_worker.contrib.dashboard._users import Permission, Role, User
+from graphile_worker.contrib.dashboard._wording import (
     capitalize,
     describe_drain,
     describe_outage,
+    describe_pause,
+    describe_recovery,
+    describe_run,
+    describe_skipped,
     describe_trend,
     describe_verdict,
     describe_workers,
@@ -18,7 +31,10 @@ from graphile_worker.contrib.dashboard._resources._wording import (
     list_stats,
     write_sentence,
 )
+from graphile_worker.jobs import JobKeyMode
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, QueueHealth, Severity
+from graphile_worker.ops.job_actions import JobAction
+from graphile_worker.ops.pauses import PauseKind
 from graphile_worker.ops.pools import PoolHealth, build_unknown_pool
 from graphile_worker.ops.snapshot import Snapshot
 from graphile_worker.ops.states import JobState
@@ -185,3 +201,53 @@ def test_figures_that_are_not_counted_yet_are_left_open():
     stats = list_stats(build_sample(make_snapshot(), is_partial=True))
 
     assert [each["value"] for each in stats] == ["none", "…", "…", "…", "…", "…"]
+
+
+def test_each_state_action_pause_and_key_mode_has_a_text():
+    cases = (
+        (STATE_HELP, JobState),
+        (ACTION_TEXTS, JobAction),
+        (PAUSE_TEXTS, PauseKind),
+        (RECOVERY_TEXTS, PoolHealth),
+        (KEY_MODE_TEXTS, JobKeyMode),
+    )
+    for texts, kinds in cases:
+        assert set(texts) == set(kinds)
+
+
+def test_a_change_reports_what_it_did_and_what_it_left_out():
+    warnings = ["no queue has this name"]
+    assert describe_pause(PauseKind.QUEUE, "mail", "paused", warnings) == (
+        "The queue “mail” is paused. No queue has this name."
+    )
+    assert describe_recovery(2, 1, {}) == "Released 2 jobs and 1 queue."
+    assert describe_recovery(0, 0, {"a": "It is alive."}) == "a: It is alive."
+    assert describe_skipped(1, 2, 3, "stale") == [
+        "1 job skipped: a worker has locked it.",
+        "2 jobs skipped: completed, removed or changed since the preview.",
+        "3 jobs skipped: this action applies to jobs that are stale.",
+    ]
+
+
+def test_a_change_of_many_jobs_reports_its_progress_and_its_end():
+    def describe(changed: int, rate: float | None = None, **more: bool) -> str:
+        values = {"is_running": False, "is_canceled": False, **more}
+        return describe_run(
+            JobAction.DELETE, changed=changed, done=changed, total=3000, rate=rate, **values
+        )
+
+    assert describe(1000, is_running=True) == "Delete: 1,000 of 3,000"
+    assert describe(1000, 500, is_running=True) == "Delete: 1,000 of 3,000, 500/s, about 4 s left"
+    assert describe(3000) == "3,000 jobs deleted."
+    assert (
+        describe(1, is_canceled=True) == "1 job deleted. Stopped before the end: 2,999 jobs left."
+    )
+
+
+def test_users_learn_why_they_cannot_do_something():
+    viewer = list_obstacles(User("ada", Role.READ_ONLY), is_read_only=False)
+    admin = list_obstacles(User("ada", Role.ADMIN), is_read_only=True)
+
+    assert (viewer[Permission.VIEW], admin[Permission.VIEW_PAYLOAD]) == (None, None)
+    assert viewer[Permission.RETRY] == "Your account does not have the permission “retry”."
+    assert admin[Permission.RETRY] == "This dashboard is read-only."

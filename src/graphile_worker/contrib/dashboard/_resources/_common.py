@@ -12,8 +12,8 @@ from graphile_worker._sql.queries.cron import get_server_time
 from graphile_worker._support.durations import parse_duration
 from graphile_worker.contrib.dashboard._api import ApiRequest, Problem
 from graphile_worker.contrib.dashboard._redaction import Redactor
-from graphile_worker.contrib.dashboard._resources._wording import capitalize, write_sentence
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import capitalize, write_sentence
 from graphile_worker.errors import FilterError
 from graphile_worker.jobs import RunAt
 from graphile_worker.ops.diagnostics.findings import Finding

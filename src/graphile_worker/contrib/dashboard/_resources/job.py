@@ -19,13 +19,13 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_ended_job,
     show_error,
 )
-from graphile_worker.contrib.dashboard._resources._wording import (
+from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import (
     REASON_TITLES,
     describe_ending,
     list_events,
     write_sentence,
 )
-from graphile_worker.contrib.dashboard._users import Permission
 from graphile_worker.jobs import Job
 from graphile_worker.ops.audit import plan_record_reveal
 from graphile_worker.ops.explain import Explanation, Reason, plan_explain

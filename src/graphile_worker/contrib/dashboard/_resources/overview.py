@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
@@ -20,16 +21,18 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_ended_job,
     show_finding,
 )
-from graphile_worker.contrib.dashboard._resources._wording import (
+from graphile_worker.contrib.dashboard._service import Service
+from graphile_worker.contrib.dashboard._stream import format_event, merge_pings
+from graphile_worker.contrib.dashboard._texts import PROBLEM_TITLES
+from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import (
     describe_outage,
     describe_verdict,
     judge_lateness,
     link_jobs,
     list_stats,
+    write_sentence,
 )
-from graphile_worker.contrib.dashboard._service import Service
-from graphile_worker.contrib.dashboard._stream import format_event, merge_pings
-from graphile_worker.contrib.dashboard._users import Permission
 from graphile_worker.ops.diagnostics.findings import (
     Finding,
     FindingId,
@@ -148,7 +151,8 @@ def build_overview(service: Service) -> Mapping[str, object]:
         described_outage = {
             "since_seconds": round(seconds, 1),
             "code": outage.code,
-            "message": outage.message,
+            "title": PROBLEM_TITLES.get(outage.code, "The queue cannot be read"),
+            "message": write_sentence(outage.message),
             "sentence": describe_outage(outage, seconds),
         }
     if sample is None:
@@ -275,7 +279,25 @@ def _find_action(finding: Finding, snapshot: Snapshot) -> object:
 
 
 def _build_action(kind: str, target: str, label: str, permission: Permission) -> object:
-    return {"kind": kind, "target": target, "label": label, "permission": permission}
+    name = quote(target, safe="")
+    path, body, question = f"/{kind.removeprefix('resume_')}s/{name}/resume", {}, None
+    if permission is Permission.RECOVER:
+        path, body = "/workers/recover", {"ids": [target]}
+        question = {
+            "title": "Recover the jobs of a dead worker",
+            "text": f"The locks of {target} are removed, and other workers run its jobs again. "
+            "The server rejects this if the worker is alive.",
+            "action": label,
+        }
+    return {
+        "kind": kind,
+        "target": target,
+        "label": label,
+        "permission": permission,
+        "path": path,
+        "body": body,
+        "question": question,
+    }
 
 
 def _count_workers(pools: Iterable[PoolInfo]) -> dict[PoolHealth, int]:

@@ -74,6 +74,3 @@ export function bytes(number) {
 
 /** Marks a text as an estimate. */
 export const approx = (text) => `≈ ${text}`;
-
-/** A clause as a sentence: with a capital letter and a period. */
-export const sentence = (text) => (text ? text.charAt(0).toUpperCase() + text.slice(1).replace(/([^.!?…])$/, "$1.") : "");

@@ -1,7 +1,7 @@
 /** The frame of all pages: rail, header, notices, the page that the URL names, and dialogs. */
 import { html, signal, useEffect, useErrorBoundary, useState } from "./lib.js";
 import { post } from "./api.js";
-import { age, count, sentence, time, zone } from "./format.js";
+import { age, count, time, zone } from "./format.js";
 import { registerShortcuts, shortcutGroups } from "./keyboard.js";
 import { switchLive } from "./live.js";
 import { link, navigate, route } from "./router.js";
@@ -138,7 +138,7 @@ function describeTrouble() {
     if (!taken) return route.value.page === "overview" ? null : outage.sentence;
     return `${outage.sentence} The pages show data from ${time(taken)}.`;
   }
-  if (!overview.value) return sentence(problem.value?.detail);
+  if (!overview.value) return problem.value?.detail;
   if (connection.value !== "offline" || !(dataAge.value > 5)) return null;
   return `The dashboard’s server does not answer, reconnecting. The pages show data that is ${showAge()} old.`;
 }

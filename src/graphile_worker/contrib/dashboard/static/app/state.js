@@ -67,10 +67,11 @@ export const dataAge = computed(() => {
 /** Whether the overview is older than three of its intervals. */
 export const isStale = computed(() => (dataAge.value ?? 0) > Math.max(10, 3 * (overview.value?.interval_seconds ?? 2)));
 
-/** Why the user cannot do something now, as a sentence, or null if they can. */
+/** Why the user cannot do something now, or nothing if they can. */
 export function whyNot(permission) {
-  const { read_only: isReadOnly, user } = session.value ?? {};
-  if (isReadOnly && !["view", "view_payload"].includes(permission)) return "This dashboard is read-only.";
-  if (!user?.permissions.includes(permission)) return `Your account does not have the permission “${permission}”.`;
-  return overview.value?.outage ? "The database is unreachable." : null;
+  const { outage } = overview.value ?? {};
+  return session.value.obstacles[permission] ?? (outage && `${outage.title}.`);
 }
+
+/** Texts of the server: of states, actions, pauses and more. */
+export const texts = computed(() => session.value.texts);

@@ -1,9 +1,9 @@
 /** Adds a job. The payload is checked by the task's signature, if the dashboard knows it. */
 import { html, useEffect, useState } from "../lib.js";
 import { get, post } from "../api.js";
-import { sentence, zone } from "../format.js";
+import { zone } from "../format.js";
 import { tickNow, useLive } from "../live.js";
-import { timeZone, whyNot } from "../state.js";
+import { texts, timeZone, whyNot } from "../state.js";
 import { Button, Facts, Field, JobLink, JsonEditor, Notice, Page, Panel, State, jsonProblem, pretty } from "../ui/index.js";
 
 export const title = "Enqueue";
@@ -18,11 +18,6 @@ export function Signature({ signature }) {
 const CHECK_MS = 400;
 const RETRY_MS = 2000;
 const EMPTY = "{}";
-const MODES = {
-  replace: "A job with this key gets the new payload and time, unless it is running.",
-  preserve_run_at: "A job with this key gets the new payload, and keeps its time.",
-  unsafe_dedupe: "Nothing changes if a job with this key exists, even if it has failed permanently.",
-};
 const WHOLE = { type: "number", step: 1 };
 /** Fields of options: name, label, help, and attributes. */
 const OPTIONS = [
@@ -63,7 +58,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   /** The notice: its kind and its text. */
   const [[kind, text], setNotice] = useState([]);
   const change = (values) => setForm((last) => ({ ...last, ...values }));
-  const report = (error) => setNotice(["error", sentence(error.detail)]);
+  const report = (error) => setNotice(["error", error.detail]);
   const set = (name) => ({ value: form[name] ?? "", onInput: (event) => change({ [name]: event.target.value }) });
   useEffect(() => {
     if (!from) return;
@@ -131,9 +126,9 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         <${Panel} title="Options" hint="Empty fields use the defaults."><div class="form-grid">
           ${OPTIONS.map(([name, label, help, more]) => html`<${Field} key=${name} help=${help}
             label=${name === "run_at" ? `${label} (${zone()})` : label}><input class="input" autocomplete="off" ...${more} ...${set(name)} /><//>`)}
-          <${Field} label="If a job has this key" help=${form.job_key ? MODES[form.job_key_mode] : "Needs a key."}>
+          <${Field} label="If a job has this key" help=${form.job_key ? texts.value.key_modes[form.job_key_mode] : "Needs a key."}>
             <select class="input" disabled=${!form.job_key} ...${set("job_key_mode")}>
-              ${Object.keys(MODES).map((mode) => html`<option>${mode}</option>`)}</select><//>
+              ${Object.keys(texts.value.key_modes).map((mode) => html`<option>${mode}</option>`)}</select><//>
         </div><//>
       </div>
     </form>

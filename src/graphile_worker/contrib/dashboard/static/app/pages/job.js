@@ -2,12 +2,11 @@
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { post } from "../api.js";
 import { openBulk } from "../bulk.js";
-import { ago, bytes, count, sentence, time } from "../format.js";
+import { ago, bytes, count, time } from "../format.js";
 import { useShortcuts } from "../keyboard.js";
 import { useLive } from "../live.js";
 import { jobsPath, link, navigate, quote } from "../router.js";
-import { now, session, whyNot } from "../state.js";
-import { ACTIONS } from "../strings.js";
+import { now, session, texts, whyNot } from "../state.js";
 import { Button, Code, Copy, JsonView, Loaded, Menu, Notice, Page, Panel, State, Time, toast } from "../ui/index.js";
 
 export const title = "Job";
@@ -25,7 +24,7 @@ const copyItem = (label, text) => ({
 function Actions({ id, data: { job, state, actions } }) {
   const isProduction = session.value?.environment?.level === "production";
   const describe = (action) => {
-    const { label, permission } = ACTIONS[action];
+    const { label, permission } = texts.value.actions[action];
     const isSure = action === "retry" && !isProduction;
     return {
       label: `${label}${isSure ? "" : "…"}`,
@@ -76,7 +75,7 @@ function Timeline({ events, hint }) {
 function Document({ id, kind, heading }) {
   const [revealed, setRevealed] = useState(null);
   const why = session.value?.hide_payloads ? "This dashboard hides payloads." : whyNot("view_payload");
-  const isHidden = why !== null && !why.includes("unreachable");
+  const isHidden = session.value?.hide_payloads || session.value.obstacles.view_payload;
   const { data: masked, error } = useLive(isHidden ? null : `/jobs/${id}/${kind}`, {}, { isFrozen: true });
   const data = revealed ?? masked;
   const reveal = () => post(`/jobs/${id}/${kind}/reveal`).then(setRevealed, (problem) => toast(problem.detail, "error"));
@@ -136,7 +135,7 @@ export default function JobPage({ params: { id } }) {
     actions=${!isGone && html`<${Actions} id=${id} data=${data} />`}
   >
     ${error && !isMissing && html`<${Notice} kind="warn">${error.detail}<//>`}
-    ${isGone && html`<${Notice} kind=${{ succeeded: "good", failed: "error" }[state]}><strong>${data.ending ?? sentence(error?.detail)}</strong>
+    ${isGone && html`<${Notice} kind=${{ succeeded: "good", failed: "error" }[state]}><strong>${data.ending ?? error?.detail}</strong>
       ${outcome && html` <${Time} at=${outcome.finished_at} kind="both" />`}<//>`}
     ${goneAt && html`<p class="muted">It left the queue while this page was open, at ${time(goneAt)}.</p>`}
     ${!isGone && data.reasons.length > 0 && html`<${Why} ...${data} />`}

@@ -1,13 +1,13 @@
 /** Jobs: find them, follow them live, and change many at once. */
 import { html, useEffect, useRef, useState } from "../lib.js";
+import { isOutage } from "../api.js";
 import { openBulk } from "../bulk.js";
 import { FilterBox } from "../filterbox.js";
 import { age, count, plural, secondsSince, time } from "../format.js";
 import { useShortcuts } from "../keyboard.js";
 import { useLive } from "../live.js";
 import { link, navigate, setQuery } from "../router.js";
-import { overview, stored, whyNot } from "../state.js";
-import { ACTIONS, STATES, isOutage } from "../strings.js";
+import { overview, stored, texts, whyNot } from "../state.js";
 import { Button, Dialog, Empty, JobLink, Loaded, Notice, Page, State, Table, Time, column, stateWord, toast } from "../ui/index.js";
 
 export const title = "Jobs";
@@ -57,7 +57,7 @@ function ColumnChoice({ onClose }) {
       <input type="checkbox" checked=${isShown(each)} onChange=${choose(each)} />${each.label}</label>`)}</div><//>`;
 }
 
-const STATE_TERM = new RegExp(`(?:^|\\s)state:(${STATES.map(([state]) => state).join("|")})(?=\\s|$)`);
+const STATE_TERM = new RegExp(`(?:^|\\s)state:(${texts.value.states.map(({ name }) => name).join("|")})(?=\\s|$)`);
 
 /** Reads the URL: the filter, and the state of the tab, which a link may put in `q`. */
 function readQuery({ q = "", state = "" }) {
@@ -117,7 +117,7 @@ function StateTabs({ state, counts: { byState, total, show }, onChange }) {
   const chip = (value, label, number, help) => html`<button type="button" class="chip" key=${value} aria-pressed=${state === value} title=${help}
     onClick=${() => onChange(value)}>${label} ${byState && html`<span class="muted">${show(number)}</span>`}</button>`;
   return html`<div class="chips" role="group" aria-label="State">${chip("", "All", total)}
-    ${STATES.map(([name, , help]) => (name !== "stale" || byState?.stale || state === "stale") &&
+    ${texts.value.states.map(({ name, help }) => (name !== "stale" || byState?.stale || state === "stale") &&
       chip(name, html`<${State} state=${name} />`, byState?.[name] ?? 0, help))}</div>`;
 }
 
@@ -194,7 +194,7 @@ export default function Jobs({ query }) {
       counts.recount();
       show();
     };
-    openBulk({ action, onDone, ...(isAll ? { q: filter, title: `${ACTIONS[action].label} all that match` } : { ids: chosen }) });
+    openBulk({ action, onDone, ...(isAll ? { q: filter, title: `${texts.value.actions[action].label} all that match` } : { ids: chosen }) });
   };
   const turn = (before) => {
     setCursor(null);
@@ -251,7 +251,7 @@ export default function Jobs({ query }) {
       <strong>${isAll ? `All ${counts.show(matching)} matching jobs` : plural(selected.size, "job")} selected</strong>
       ${!isAll && matching > selected.size && html`<${Button} onClick=${() => setAll(true)}>Select all ${counts.show(matching)} matching<//>`}
       <${Button} kind="quiet" onClick=${clear}>Clear<//>
-      <span class="actions end">${Object.entries(ACTIONS).map(([action, { label, permission, isDangerous }]) => (action !== "unlock" || hasStale) &&
+      <span class="actions end">${Object.entries(texts.value.actions).map(([action, { label, permission, is_dangerous: isDangerous }]) => (action !== "unlock" || hasStale) &&
         html`<${Button} kind=${isDangerous && "danger"} disabledReason=${whyNot(permission)} onClick=${() => run(action)}>${label}…<//>`)}</span>
     </div></div>`}
     ${isChoosing && html`<${ColumnChoice} onClose=${() => setChoosing(false)} />`}

@@ -1,13 +1,11 @@
 /** Overview: is work flowing, and if not, why? */
 import { html } from "../lib.js";
-import { openBulk } from "../bulk.js";
-import { age, count, plural, rate, sentence, time } from "../format.js";
+import { age, count, plural, rate, time } from "../format.js";
 import { jobsPath, link, quote } from "../router.js";
 import { HEALTH_ICONS } from "../shell.js";
-import { dataAge, overview, problem, whyNot } from "../state.js";
-import { STATES } from "../strings.js";
+import { dataAge, overview, problem, texts, whyNot } from "../state.js";
 import {
-  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Stat, State, Table, act, column, confirmAction,
+  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Stat, State, Table, act, column,
 } from "../ui/index.js";
 
 export const title = "Overview";
@@ -18,19 +16,6 @@ const jobsLink = (filter) => link(jobsPath(filter));
 const taskLink = (task, state) => jobsLink(`task:${quote(task)}${state ? ` state:${state}` : ""}`);
 const HISTORY = html`<a href=${link("history")}>History</a>`;
 const firstLine = ({ error }) => error?.split("\n")[0];
-
-const describeRecovery = ({ jobs, queues, rejected }) =>
-  sentence(rejected[0]?.why) || `Released ${plural(jobs, "job")} and ${plural(queues, "queue")}.`;
-
-/** Runs the safe action of an alert, after a question where it changes more than it shows. */
-async function run({ kind, target, label }) {
-  if (kind === "retry_group") openBulk({ action: "retry", fingerprint: target, title: label });
-  else if (kind === "recover_worker") {
-    const text = `The locks of ${target} are removed, and other workers run its jobs again. The server rejects this if the worker is alive.`;
-    const isSure = await confirmAction({ title: "Recover the jobs of a dead worker", text, action: "Recover" });
-    if (isSure) act("/workers/recover", { ids: [target] }, describeRecovery);
-  } else act(`/${kind === "resume_queue" ? "queues" : "tasks"}/${encodeURIComponent(target)}/resume`, {}, `Resumed ${target}.`);
-}
 
 function Alert({ alert: { action, severity, title: what, evidence, advice, shell, sql, link: path } }) {
   return html`<li class="alert" data-severity=${severity}>
@@ -43,7 +28,7 @@ function Alert({ alert: { action, severity, title: what, evidence, advice, shell
     </div>
     <div class="actions">
       ${path && html`<${Button} href=${link(path)}>Show<//>`}
-      ${action && html`<${Button} kind="primary" disabledReason=${whyNot(action.permission)} onClick=${() => run(action)}>${action.label}<//>`}
+      ${action && html`<${Button} kind="primary" disabledReason=${whyNot(action.permission)} onClick=${() => act(action.path, action.body, action.question)}>${action.label}<//>`}
     </div>
   </li>`;
 }
@@ -89,7 +74,7 @@ const TASK_COLUMNS = [
   column.duration("oldest_ready_seconds", "Oldest ready", {
     card: "end", render: ({ oldest_ready_seconds: seconds, tone }) => seconds != null && html`<span class=${tone}>${age(seconds)}</span>`,
   }),
-  ...STATES.map(([state, label]) => column.number(state, label, {
+  ...texts.value.states.map(({ name: state, label }) => column.number(state, label, {
     render: (task) => task[state] > 0 && html`<a href=${taskLink(task.identifier, state)}>${count(task[state])}</a>`,
   })),
   { ...error, label: "Newest error" },

@@ -3,7 +3,7 @@ import { html } from "../lib.js";
 import { age, count } from "../format.js";
 import { useLive } from "../live.js";
 import { jobsPath, link, quote } from "../router.js";
-import { whyNot } from "../state.js";
+import { texts, whyNot } from "../state.js";
 import { Button, Empty, JobLink, List, Loaded, Notice, Page, Panel, PauseButton, Stat, State, TaskLink, column, stateWord } from "../ui/index.js";
 import { Signature } from "./enqueue.js";
 import { Latency } from "./history.js";
@@ -11,7 +11,7 @@ import { Paused } from "./queues.js";
 
 export const title = "Tasks";
 
-const STATES = ["ready", "waiting", "running", "scheduled", "retrying", "failed", "stale"];
+const STATES = texts.value.states.map(({ name }) => name);
 const jobsOf = ({ identifier }, state) => link(jobsPath(`task:${quote(identifier)}${state ? ` state:${state}` : ""}`));
 const enqueuing = ({ identifier }) =>
   ({ icon: "enqueue", disabledReason: whyNot("enqueue"), href: link(`enqueue?task=${encodeURIComponent(identifier)}`) });

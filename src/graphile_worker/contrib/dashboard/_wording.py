@@ -1,7 +1,7 @@
 """The sentences, titles and figures of the dashboard, which the browser shows as they are."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ from graphile_worker._support.durations import format_duration
 from graphile_worker._support.text import pluralize
 from graphile_worker.contrib.dashboard._poller import Outage, Sample, SeriesPoint
 from graphile_worker.contrib.dashboard._redaction import Redactor
+from graphile_worker.contrib.dashboard._texts import ACTION_TEXTS
 from graphile_worker.ops.diagnostics.findings import (
     Finding,
     QueueHealth,
@@ -21,6 +22,8 @@ from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
 from graphile_worker.ops.explain import Explanation, ReasonCode
 from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern, filter_by_states
 from graphile_worker.ops.history import EndedJob, JobHistory
+from graphile_worker.ops.job_actions import JobAction
+from graphile_worker.ops.pauses import PauseKind
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, count_slots
 from graphile_worker.ops.states import JobState, estimate_failed_at
 from graphile_worker.ops.text import summarize_error
@@ -311,3 +314,56 @@ def describe_ending(outcome: EndedJob | None) -> str:
     return (
         f"{ENDINGS[outcome.state]} after {took}, in attempt {outcome.attempts} on {outcome.worker}."
     )
+
+
+# Changes
+
+
+def describe_pause(kind: PauseKind, name: str, verb: str, warnings: Iterable[str] = ()) -> str:
+    """Describe the change of a pause, with what the user must know about it."""
+    return " ".join([f"The {kind} “{name}” is {verb}.", *map(write_sentence, warnings)])
+
+
+def describe_recovery(jobs: int, queues: int, rejected: Mapping[str, str]) -> str:
+    """Describe which locks were released, and which workers keep theirs."""
+    parts = [f"{id}: {why}" for id, why in rejected.items()]
+    if jobs or queues or not rejected:
+        released = f"Released {pluralize(jobs, 'job')} and {pluralize(queues, 'queue')}."
+        parts.insert(0, released)
+    return " ".join(parts)
+
+
+def describe_skipped(locked: int, gone: int = 0, unfit: int = 0, states: str = "") -> list[str]:
+    """Describe the jobs that a change leaves out."""
+    it = "it" if locked == 1 else "them"
+    reasons = {
+        f"a worker has locked {it}.": locked,
+        "completed, removed or changed since the preview.": gone,
+        f"this action applies to jobs that are {states}.": unfit,
+    }
+    return [
+        f"{pluralize(count, 'job')} skipped: {why}" for why, count in reasons.items() if count > 0
+    ]
+
+
+def describe_run(
+    action: JobAction,
+    *,
+    changed: int,
+    done: int,
+    total: int,
+    rate: float | None,
+    is_running: bool,
+    is_canceled: bool,
+) -> str:
+    """Describe how far a change of many jobs is, or what became of it."""
+    text = ACTION_TEXTS[action]
+    if is_running:
+        speed = ""
+        if rate:
+            left = format_age(max(0, total - done) / rate)
+            speed = f", {format_rate(rate)}, about {left} left"
+        return f"{text.label}: {done:,} of {total:,}{speed}"
+    rest = pluralize(total - done, "job")
+    stopped = f" Stopped before the end: {rest} left." if is_canceled else ""
+    return f"{pluralize(changed, 'job')} {text.done}.{stopped}"
