@@ -60,6 +60,13 @@ FUNCTION_BODIES: dict[str, tuple[Statement, tuple[str, ...]]] = {
 }
 CHECKSUM_DIGITS = 16
 
+# The checksums of the functions with which Graphile Worker for Node adds jobs: those of level 18,
+# which the Rust worker also has, and those of level 20.
+NODE_FUNCTION_BODIES = {
+    "add_jobs": ("4f448040bc5515f0", "bcb852af0eac23b7"),
+    "add_job": ("a27c425239179431", "30b38909bf8449e8"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
@@ -183,6 +190,12 @@ def compute_checksum(body: str, schemas: Schemas) -> str:
     """Compute the checksum of a function's body, the same for every name of the schema."""
     plain = body.replace(quote_identifier(schemas.shared), ":schema")
     return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def is_known_body(function: str, body: str, schemas: Schemas) -> bool:
+    """Return whether a body of add_job or add_jobs is from this package or from Node."""
+    known = FUNCTION_BODIES[function][1] + NODE_FUNCTION_BODIES[function]
+    return compute_checksum(body, schemas) in known
 
 
 def build_replacements(bodies: Iterable[FunctionBody]) -> tuple[Query[Any], ...]:
