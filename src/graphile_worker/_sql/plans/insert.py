@@ -17,8 +17,7 @@ from graphile_worker._sql.queries import jobs as sql
 from graphile_worker._sql.queries.jobs import MICROSECOND, AddingState, InsertedJobs
 from graphile_worker._sql.queries.migrations import (
     LATEST_LEVEL,
-    Ledger,
-    get_ledger_level,
+    has_levels_above,
     is_known_body,
 )
 from graphile_worker._sql.query import Plan
@@ -88,8 +87,8 @@ def plan_inspect(schemas: Schemas) -> Plan[str | None]:
     bodies = {"add_job": state.add_job_body, "add_jobs": state.add_jobs_body}
     if not all(is_known_body(name, body, schemas) for name, body in bodies.items()):
         return None
-    ledger: Ledger = yield get_ledger_level()
-    return state.version if ledger.level <= LATEST_LEVEL else None
+    is_newer: bool = yield has_levels_above(LATEST_LEVEL)
+    return None if is_newer else state.version
 
 
 def build_jobs(

@@ -19,9 +19,9 @@ class AddingState:
     """The functions and the table with which a schema adds jobs."""
 
     version: str
-    """The last argument of `insert_job` and `insert_jobs`. It changes with each of them."""
+    """The last argument of `insert_job` and `insert_jobs`. It changes with the functions."""
     is_plain: bool
-    """Whether the functions run as their caller, and the table has no triggers and no rules."""
+    """Whether the functions run with their caller's privileges, and the table has no triggers."""
     add_job_body: str
     add_jobs_body: str
     can_read_ledger: bool
@@ -32,7 +32,7 @@ class InsertedJobs:
     """The ids of jobs that were inserted, in order, and the time. No ids: nothing was inserted."""
 
     is_current: bool
-    """Whether the functions and the table are those of the `AddingState`."""
+    """Whether the version is still valid, and the table still has no triggers."""
     ids: list[int]
     now: str
 

@@ -154,6 +154,10 @@ def get_ext_ledger() -> Query[int]:
     return Query("get_ext_ledger", (), lambda rows: rows[0][0] or 0)
 
 
+def has_levels_above(level: int) -> Query[bool]:
+    return Query("has_levels_above", (level,), read_bool)
+
+
 def get_ledger_level() -> Query[Ledger]:
     return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
 

@@ -13,7 +13,7 @@ with :lock_names, found as materialized (
       from :schema._private_job_queues as job_queues
       where job_queues.queue_name = $3::text
     ) as queue_id,
-    :is_inspected as is_inspected
+    coalesce(:is_inspected, false) as is_inspected
 ), notified as materialized (
   select
     found.task_id,

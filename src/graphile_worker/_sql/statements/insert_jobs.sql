@@ -31,7 +31,7 @@ with :lock_names, spec as materialized (
   left join :schema._private_job_queues as job_queues on job_queues.queue_name = given.queue_name
 ), found as materialized (
   select
-    :is_inspected as is_inspected,
+    coalesce(:is_inspected, false) as is_inspected,
     pg_catalog.bool_or(spec.is_new) as has_new,
     pg_catalog.count(*) as count
   from spec

@@ -1,21 +1,21 @@
--- Inspect the functions and the table with which schema $1 adds jobs. Returns the text for the last
--- parameter of insert_job and insert_jobs, which changes with any of them; whether inserting into
--- the table has no other effects than the functions; their bodies; and whether this role may read
--- the ledger.
+-- Inspect how schema $1 adds jobs. Returns the text for the last parameter of insert_job and
+-- insert_jobs, which changes with the functions; whether they run with the privileges of their
+-- caller and the table has no triggers; their bodies; and whether this role may read the ledger.
 select
   array[
     one.oid::text,
     one.xmin::text,
     many.oid::text,
     many.xmin::text,
-    jobs.oid::text,
-    jobs.xmin::text
+    jobs.oid::text
   ]::text,
   not (one.prosecdef or many.prosecdef)
     and one.proconfig is null
     and many.proconfig is null
-    -- Triggers and rules may change what is inserted, or expect the statements of the functions.
-    and not (jobs.relhastriggers or jobs.relhasrules),
+    -- Triggers may change what is inserted, or depend on the statements of the functions.
+    and not exists (
+      select from pg_catalog.pg_trigger as triggers where triggers.tgrelid = jobs.oid
+    ),
   one.prosrc,
   many.prosrc,
   coalesce(
