@@ -220,7 +220,9 @@ def test_only_the_statements_for_jobs_without_keys_insert_jobs():
     found = [
         name
         for name in STATEMENTS
-        if re.search(r"\binsert into \S*_private_jobs\b", render(name, PLAIN, ParameterStyle.NATIVE))
+        if re.search(
+            r"\binsert into \S*_private_jobs\b", render(name, PLAIN, ParameterStyle.NATIVE)
+        )
     ]
 
     assert found == ["insert_job", "insert_jobs"]

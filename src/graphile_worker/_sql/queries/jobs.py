@@ -21,7 +21,7 @@ class AddingState:
     version: str
     """The last argument of `insert_job` and `insert_jobs`. It changes with the functions."""
     is_plain: bool
-    """Whether the functions run with their caller's privileges, and the table has no triggers."""
+    """Whether the functions run with their caller's privileges, and no trigger sees inserts."""
     add_job_body: str
     add_jobs_body: str
     can_read_ledger: bool
@@ -32,7 +32,7 @@ class InsertedJobs:
     """The ids of jobs that were inserted, in order, and the time. No ids: nothing was inserted."""
 
     is_current: bool
-    """Whether the version is still valid, and the table still has no triggers."""
+    """Whether the version is still valid, and still no trigger sees inserts."""
     ids: list[int]
     now: str
 

@@ -1,6 +1,7 @@
 -- Inspect how schema $1 adds jobs. Returns the text for the last parameter of insert_job and
 -- insert_jobs, which changes with the functions; whether they run with the privileges of their
--- caller and the table has no triggers; their bodies; and whether this role may read the ledger.
+-- caller and the table has no triggers for INSERT (bit 4); their bodies; and whether this role may
+-- read the ledger.
 select
   array[
     one.oid::text,
@@ -12,9 +13,12 @@ select
   not (one.prosecdef or many.prosecdef)
     and one.proconfig is null
     and many.proconfig is null
-    -- Triggers may change what is inserted, or depend on the statements of the functions.
+    -- A trigger may change what is inserted, and then the caller must get the changed job.
     and not exists (
-      select from pg_catalog.pg_trigger as triggers where triggers.tgrelid = jobs.oid
+      select
+      from pg_catalog.pg_trigger as triggers
+      where triggers.tgrelid = jobs.oid
+        and triggers.tgtype & 4::smallint <> 0::smallint
     ),
   one.prosrc,
   many.prosrc,
