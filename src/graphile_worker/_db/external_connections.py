@@ -109,6 +109,34 @@ class OpenTransaction:
         return _identify_transaction(self.connection) is self.identity
 
 
+def find_source(connection: Any) -> object:
+    """Return what a connection comes from: all connections of it lead to the same database.
+
+    An engine of SQLAlchemy, a connection of Django for one alias and thread, or the connection of
+    the driver.
+    """
+    try:
+        return _find_source(connection)
+    except Exception:
+        # For example closed. The call that uses the connection raises what is wrong.
+        return connection
+
+
+def _find_source(connection: Any) -> object:
+    source: object = connection
+    if hasattr(connection, "get_bind"):
+        source = connection.get_bind().engine
+    elif is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        source = connection.sync_connection.engine
+    elif is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        source = connection.engine
+    elif is_instance_by_name(connection, "django.utils.connection", "ConnectionProxy"):
+        source = connection._connections[connection._alias]
+    elif is_instance_by_name(connection, "asyncpg.pool", "PoolConnectionProxy"):
+        source = connection._con
+    return source
+
+
 def _identify_transaction(connection: Any) -> object | None:
     """Return an object for the open transaction of a connection, without a statement."""
     try:

@@ -60,6 +60,13 @@ FUNCTION_BODIES: dict[str, tuple[Statement, tuple[str, ...]]] = {
 }
 CHECKSUM_DIGITS = 16
 
+# The checksums of the functions with which Graphile Worker for Node adds jobs: those of level 18,
+# which the Rust worker also has, and those of level 20.
+NODE_FUNCTION_BODIES = {
+    "add_jobs": ("4f448040bc5515f0", "bcb852af0eac23b7"),
+    "add_job": ("a27c425239179431", "30b38909bf8449e8"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogState:
@@ -147,6 +154,10 @@ def get_ext_ledger() -> Query[int]:
     return Query("get_ext_ledger", (), lambda rows: rows[0][0] or 0)
 
 
+def has_levels_above(level: int) -> Query[bool]:
+    return Query("has_levels_above", (level,), read_bool)
+
+
 def get_ledger_level() -> Query[Ledger]:
     return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
 
@@ -183,6 +194,12 @@ def compute_checksum(body: str, schemas: Schemas) -> str:
     """Compute the checksum of a function's body, the same for every name of the schema."""
     plain = body.replace(quote_identifier(schemas.shared), ":schema")
     return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def is_known_body(function: str, body: str, schemas: Schemas) -> bool:
+    """Return whether a body of add_job or add_jobs is from this package or from Node."""
+    known = FUNCTION_BODIES[function][1] + NODE_FUNCTION_BODIES[function]
+    return compute_checksum(body, schemas) in known
 
 
 def build_replacements(bodies: Iterable[FunctionBody]) -> tuple[Query[Any], ...]:
