@@ -104,10 +104,25 @@ def list_names(kind: str) -> list[PublicName]:
     return [name for key, _, arguments in parts if key == kind for name in parse_names(arguments)]
 
 
+class LazyDataclasses(griffe.Extension):
+    """Shows griffe the events as the dataclasses that they are at run time."""
+
+    def on_package(self, *, pkg: griffe.Module, **_arguments: Any) -> None:
+        base = pkg["_support.lazy_dataclass.LazyDataclass"]
+        decorator = griffe.ExprCall(
+            griffe.ExprName("dataclass", parent=base.module),
+            [griffe.ExprKeyword("kw_only", "True")],
+        )
+        for each in pkg["events"].classes.values():
+            if not each.is_alias and base in each.mro():
+                each.decorators.append(griffe.Decorator(decorator, lineno=None, endlineno=None))
+
+
 @cache
 def _load() -> griffe.Module:
     loaded = griffe.load(
         PACKAGE,
+        extensions=griffe.load_extensions(LazyDataclasses),
         # The parameters of overloads are not those of the implementation.
         docstring_options={"warnings": False, "warn_unknown_params": False},
         search_paths=[ROOT / "src"],
