@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import psycopg
-import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker._db.cancellable_connection import CancelTimings
@@ -21,6 +20,7 @@ from graphile_worker._db.external_connections import ExternalConnectionDatabase
 from graphile_worker._db.external_pools import (
     ExternalPoolDatabase,
     is_conninfo_source,
+    is_psycopg_pool,
     open_database,
 )
 from graphile_worker._db.psycopg import PsycopgDatabase
@@ -183,7 +183,7 @@ def _derive_heartbeat_database(
 
     Otherwise heartbeats use the pool, in the event loop that tasks may block.
     """
-    if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if not is_psycopg_pool(pool):
         return None
     if pool.connection_class is not psycopg.AsyncConnection:
         return None
@@ -200,7 +200,7 @@ def _derive_heartbeat_database(
 
 def _get_pool_size(pool: object, options: WorkerOptions) -> int:
     """Return the maximum size of the caller's pool."""
-    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if is_psycopg_pool(pool):
         return pool.max_size
     if hasattr(pool, "get_max_size"):
         size: int = pool.get_max_size()
@@ -215,7 +215,7 @@ def _get_pool_size(pool: object, options: WorkerOptions) -> int:
 
 def _count_idle(pool: object) -> int:
     """Return the number of idle connections of the caller's pool, or 0 if it is unknown."""
-    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if is_psycopg_pool(pool):
         return pool.get_stats()["pool_available"]
     # asyncpg, and the pool of a SQLAlchemy engine.
     count: Any = getattr(pool, "get_idle_size", None)

@@ -19,7 +19,6 @@ from graphile_worker._settings.definitions import (
 )
 from graphile_worker._settings.values import InvalidValue, parse_text
 from graphile_worker._support.renamed import RENAMED_SETTINGS
-from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 
@@ -89,7 +88,7 @@ class Settings:
 
     def with_app(self, app: object) -> "Settings":
         """Add the options that the code of the app sets."""
-        return replace(self, app=_read_app(app, self.value("app")) if isinstance(app, App) else {})
+        return replace(self, app=_read_app(app, self.value("app")))
 
     @cached_property
     def values(self) -> dict[str, SettingValue]:
@@ -154,7 +153,14 @@ def _read_environment() -> Iterator[tuple[str, SettingValue]]:
         yield setting.name, SettingValue(value, SettingSource.ENVIRONMENT, setting.variable)
 
 
-def _read_app(app: App[Any], path: str) -> SettingLayer:
+def _read_app(app: object, path: str) -> SettingLayer:
+    if app is None:
+        return {}
+    # Imports psycopg, which `--help` does not need.
+    from graphile_worker.app import App
+
+    if not isinstance(app, App):
+        return {}
     named = app._get_worker_options()
     if app.dsn is not None:
         named["connection"] = app.dsn
