@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from graphile_worker._db.external_connections import OpenTransaction
@@ -12,6 +12,7 @@ from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
 from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import (
     JobFailedError,
     OpenTransactionError,
@@ -26,8 +27,7 @@ from graphile_worker.results import JobStatusState, Retention
 from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
 
 
-@dataclass(frozen=True, slots=True)
-class CallerTransaction:
+class CallerTransaction(LazyDataclass):
     """The transaction in which a caller waits for a job.
 
     `added` is the job if the transaction added or updated it. None if the caller joined the

@@ -24,12 +24,12 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import ClassVar
 
-from graphile_worker._support.lazy_dataclass import LazyDataclass
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.tasks.task import RunIn
 
 
-class Event(LazyDataclass):
+class Event(LazyKeywordDataclass):
     """Any event. A listener for this class receives all events."""
 
     name: ClassVar[str]
@@ -57,7 +57,7 @@ class JobEvent(WorkerEvent):
     """The job."""
 
 
-class Operation(LazyDataclass):
+class Operation(LazyKeywordDataclass):
     """An operation that a hook can wrap."""
 
 
@@ -511,7 +511,7 @@ class ResetLockedFailed(PoolEvent):
 # Cron
 
 
-class CronJob(LazyDataclass):
+class CronJob(LazyKeywordDataclass):
     """The job that a cron item adds for one minute."""
 
     identifier: str

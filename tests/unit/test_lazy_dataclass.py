@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from graphile_worker._support.lazy_dataclass import LazyDataclass
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 
 
-class Base(LazyDataclass):
+class Base(LazyKeywordDataclass):
     """A base class."""
 
     name: ClassVar[str]
@@ -38,6 +38,44 @@ class Plain(PlainBase):
     name = "derived"
     text: str = "none"
     items: list[int] = field(default_factory=list)
+
+
+class Point(LazyDataclass):
+    """A class with positional fields."""
+
+    x: int
+    y: int = 0
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PlainPoint:
+    x: int
+    y: int = 0
+    labels: list[str] = field(default_factory=list)
+
+
+def test_fields_of_a_plain_class_are_positional():
+    right: list[list[Any]] = [[1], [1, 2], [1, 2, ["a"]]]
+    for arguments in right:
+        assert asdict(Point(*arguments)) == asdict(PlainPoint(*arguments))
+    assert asdict(Point(1, y=3)) == asdict(PlainPoint(1, y=3))
+    wrong: list[tuple[list[Any], dict[str, Any]]]
+    wrong = [([], {}), ([1, 2, [], 4], {}), ([1], {"x": 1})]
+    for arguments, values in wrong:
+        with pytest.raises(TypeError):
+            PlainPoint(*arguments, **values)
+        with pytest.raises(TypeError, match=r"Point\(\) "):
+            Point(*arguments, **values)
+
+
+def test_a_pattern_can_have_positional_fields():
+    class Fresh(Point):
+        """A class without an instance."""
+
+    match Fresh(1, 2):
+        case Fresh(x, y):
+            assert (x, y) == (1, 2)
 
 
 def test_values_and_defaults_are_those_of_a_dataclass():
@@ -98,11 +136,13 @@ def test_a_class_has_its_fields_before_its_first_instance():
         """A class without an instance."""
 
         extra: int
+        more: list[int] = field(default_factory=list)
 
     # The base class is processed, and its fields are not those of the subclass.
     assert [each.name for each in fields(Base)] == ["number"]
+    assert [each.name for each in fields(Fresh)] == ["number", "extra", "more"]
+    assert Fresh(number=1, extra=2).more == []
     assert is_dataclass(Fresh)
-    assert [each.name for each in fields(Fresh)] == ["number", "extra"]
 
 
 def test_a_program_can_derive_a_dataclass():

@@ -4,7 +4,6 @@ So tasks that wait for a connection wait for each other, and never block the wor
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from graphile_worker._db.external_pools import (
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task
@@ -43,8 +43,7 @@ PSYCOPG_ONLY_SETTINGS = {
 SYNC_ENQUEUE_CONNECTIONS = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectionTimings:
+class ConnectionTimings(LazyKeywordDataclass):
     """Time limits of the worker's own connections."""
 
     query_timeout: timedelta = timedelta(seconds=10)
@@ -56,8 +55,7 @@ class ConnectionTimings:
 DEFAULT_TIMINGS = ConnectionTimings()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerConnections:
+class WorkerConnections(LazyDataclass):
     """The databases of a worker, each with its own connections."""
 
     own: Database

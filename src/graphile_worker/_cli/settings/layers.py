@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from graphile_worker._settings.definitions import (
     format_variable,
 )
 from graphile_worker._settings.values import InvalidValue, parse_text
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 from graphile_worker._support.renamed import RENAMED_SETTINGS
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
@@ -46,8 +47,7 @@ class SettingSource(StrEnum):
     FLAG = "flag"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingValue:
+class SettingValue(LazyDataclass):
     """A value and its origin: the path of the file, the name of the variable, app or flag."""
 
     value: Any
@@ -58,8 +58,7 @@ class SettingValue:
 SettingLayer = Mapping[str, SettingValue]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(LazyKeywordDataclass):
     """The settings of each source by name. `config` is the path of -C."""
 
     file: SettingLayer
