@@ -11,6 +11,7 @@ from graphile_worker._sql.queries.history import KeptRun, encode_runs
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
 from graphile_worker._sql.queries.migrations import FETCH_INDEXES
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import Job, RunAt
 
 # The statement sends this character and the size in bytes instead of a payload over the limit.
@@ -49,8 +50,7 @@ class ClaimedJob:
         return self.job.locked_by or ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class FailedAttempt(LazyDataclass):
     """How a claimed job failed. Without `when` the usual backoff applies.
 
     For a batch job `payload` contains the items that remain, as JSON.
@@ -65,16 +65,14 @@ class FailedAttempt:
     """The import path of the class of the error, which outcomes and attempts keep."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedJob:
+class ReleasedJob(LazyDataclass):
     """A claimed job to release, its attempt not counted. `when` sets a later run_at."""
 
     job: Job
     when: RunAt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedClaims:
+class OrphanedClaims(LazyDataclass):
     """Jobs and queues that are locked for a pool which does not know about them."""
 
     job_ids: set[int]

@@ -7,10 +7,10 @@ another pool could run it.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from graphile_worker._db.retry import is_temporary
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources.base import FetchOptions, JobSource, read_monotonic
@@ -30,8 +30,7 @@ SHORT_FETCH_POLL_SECONDS = 0.02
 MAX_FETCH = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefetchTimings:
+class PrefetchTimings(LazyKeywordDataclass):
     """When jobs that wait for a worker are released."""
 
     max_buffered_seconds: float = 0.11
