@@ -51,6 +51,8 @@ class JobTable(FakeDatabase):
                 return self.has_indexes
             case "claim_plain_jobs" | "claim_soonest_jobs":
                 return []
+            case "may_have_ready_jobs":
+                return True
             case "claim_jobs" | "claim_jobs_unindexed":
                 return self._claim(str(query.args[0]))
             case "find_orphaned_claims":
@@ -268,6 +270,7 @@ async def test_a_schema_without_fetch_indexes_uses_another_statement(it, has_ind
         "get_task_ids",
         "has_fetch_indexes",
         "claim_plain_jobs",
+        "may_have_ready_jobs",
         statement,
     ]
 

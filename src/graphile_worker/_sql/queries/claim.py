@@ -35,6 +35,8 @@ class ClaimedJob:
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
     """The search time of the server, set for the first job of `claim_plain_jobs`."""
+    is_all_ready: bool = field(default=False, compare=False)
+    """Whether no other job was ready, set for the first job of `claim_plain_jobs`."""
     unread_bytes: int = 0
     """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
@@ -137,6 +139,13 @@ claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 # These two cost a third. After an empty result, jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
+
+
+def may_have_ready_jobs(
+    tasks: Mapping[int, str], skip_flags: list[str] | None = None, now: RunAt | None = None
+) -> Query[bool]:
+    """Return False if no job is ready. True does not mean that one is."""
+    return Query("may_have_ready_jobs", (list(tasks), skip_flags, encode_when(now)[0]), read_bool)
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
@@ -290,7 +299,10 @@ def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
     claimed = _read_claimed_jobs(rows, tasks)
     if claimed:
-        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+        search_seconds, ready_count = rows[0][JOB_COLUMNS + 1 :]
+        claimed[0].search_seconds = float(search_seconds)
+        # Rows that another session has locked are not claimed, and may be released.
+        claimed[0].is_all_ready = ready_count == len(claimed)
     return claimed
 
 
