@@ -27,6 +27,7 @@ from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     FailedAttempt,
     ReleasedJob,
+    check_ready_jobs,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
@@ -36,7 +37,6 @@ from graphile_worker._sql.queries.claim import (
     find_orphaned_claims,
     find_releasable_queues,
     get_task_ids,
-    may_have_ready_jobs,
     register_tasks,
     release_claimed_jobs,
     release_orphaned_claims,
@@ -286,8 +286,10 @@ class Steps(RuleBasedStateMachine):
         pool = self.id_of(slot)
         claimable = self.model.claimable(tasks, flags or ())
         wanted = claimable[:limit]
-        check = may_have_ready_jobs(self.find_task_ids(tasks), flags)
-        assert self.do(check) == bool(claimable), "the cheap check is exact in a small table"
+        check = check_ready_jobs(self.find_task_ids(tasks), flags)
+        assert self.do(check).may_be_ready == bool(claimable), (
+            "the cheap check is exact in a small table"
+        )
         is_plain = all(
             row.queue is None and row.task in tasks and not row.flags & set(flags or ())
             for row in self.model.ready()

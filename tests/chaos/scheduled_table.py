@@ -189,8 +189,8 @@ class TableOfJobs:
                 return []
             case "claim_plain_jobs" | "claim_soonest_jobs" | "claim_jobs" | "claim_jobs_unindexed":
                 return self._take(query.statement, args)
-            case "may_have_ready_jobs":
-                return [(self._has_ready(),)]
+            case "check_ready_jobs":
+                return [(self._has_ready(), len(self.rows) < 21)]
             case "find_orphaned_claims":
                 return self._find_unheld(*args)
             case "release_orphaned_claims":

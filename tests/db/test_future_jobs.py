@@ -24,7 +24,7 @@ READY = 5
 FEW = 2_000
 MANY = size(gate=40_000, nightly=1_000_000)
 
-CHECK = "may_have_ready_jobs"
+CHECK = "check_ready_jobs"
 STATEMENTS = (
     "claim_plain_jobs",
     "claim_soonest_jobs",

@@ -190,7 +190,7 @@ async def test_jobs_announced_while_all_are_busy_are_found_afterwards(start, rec
 async def test_a_job_announced_while_a_fetch_is_under_way_is_not_missed(
     start, recorder, sql, monkeypatch
 ):
-    late = LateAnswers(monkeypatch, "may_have_ready_jobs")
+    late = LateAnswers(monkeypatch, "check_ready_jobs")
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 

@@ -619,7 +619,7 @@ async def test_run_once_registers_sweeps_at_its_start_and_signs_off(
         "register_pool",
         "get_dead_pools",
         "recover_jobs",
-        "may_have_ready_jobs",
+        "check_ready_jobs",
         "unregister_pools",
     ]
     assert sorted(steps, key=statements.index) == steps

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.claim import ClaimedJob, ReadyCheck
 from graphile_worker._sql.query import Query
 from graphile_worker._worker import fetch_strategy as fetch_strategy_module
 from graphile_worker._worker import scan_cursor as scan_cursor_module
@@ -32,6 +32,7 @@ class Scene:
         self.statements: list[str] = []
         # Whether the cheap check finds that a job may be ready, and how often it ran.
         self.may_have_jobs = True
+        self.are_few = False
         self.checks = 0
         self.since: list[object] = []
         # How long the server searches, and how long the answer travels.
@@ -42,10 +43,10 @@ class Scene:
         self.fetch.has_indexes = True
         self._clock = clock
 
-    async def run(self, query: Query[Any]) -> list[ClaimedJob] | bool:
-        if query.statement == "may_have_ready_jobs":
+    async def run(self, query: Query[Any]) -> list[ClaimedJob] | ReadyCheck:
+        if query.statement == "check_ready_jobs":
             self.checks += 1
-            return self.may_have_jobs
+            return ReadyCheck(self.may_have_jobs, self.are_few)
         self.statements.append(str(query.statement))
         self.since.append(query.args[5])
         self._clock.now += self.search_seconds + self.travel_seconds
@@ -112,6 +113,22 @@ async def test_no_full_scan_follows_if_the_check_finds_that_no_job_is_ready(it):
     assert it.fetch.next_fetch_at is None
 
 
+async def test_if_there_are_few_jobs_the_soonest_are_all_of_them(it):
+    it.are_few = True
+    it.ready = {SOONEST: [5], FULL_SCAN: [5]}
+
+    assert await it.fetch_statements(times=MAX_MISSES) == [PLAIN, SOONEST] * MAX_MISSES
+    assert await it.fetch_statements() == [SOONEST]
+
+
+async def test_if_other_sessions_have_locked_the_few_jobs_a_full_scan_follows(it):
+    it.are_few = True
+    it.ready = {FULL_SCAN: [None]}
+
+    assert await it.fetch_statements() == [PLAIN, SOONEST, FULL_SCAN]
+    assert len(it.fetched) == 1
+
+
 async def test_a_fetch_that_claims_jobs_needs_no_check(it):
     it.ready = {PLAIN: [None]}
 
@@ -132,7 +149,7 @@ async def test_the_check_gets_the_tasks_flags_and_time_of_the_fetch(it, monkeypa
     now = datetime(2024, 2, 29, 4, 30, tzinfo=UTC)
     await it.fetch.fetch("p1", {1: "task", 3: "other"}, limit=1, skip_flags=["no"], now=now)
 
-    [check] = [each for each in queries if each.statement == "may_have_ready_jobs"]
+    [check] = [each for each in queries if each.statement == "check_ready_jobs"]
     [full_scan] = [each for each in queries if each.statement == FULL_SCAN]
     assert check.args == (full_scan.args[1], full_scan.args[2], full_scan.args[4])
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, auto
 from typing import Any
 
@@ -10,11 +10,12 @@ from graphile_worker._db.database import QueryRunner
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     JobPosition,
+    ReadyCheck,
+    check_ready_jobs,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
-    may_have_ready_jobs,
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
@@ -121,28 +122,41 @@ class JobFetcher:
             if busy and time.monotonic() < self._full_scanned_at + self._full_scan_delay:
                 self.next_fetch_at = self._full_scanned_at + self._full_scan_delay
                 return []
-        if await self._may_have_ready_jobs(tasks, **options):
-            query = self._build_query(
-                FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options
+        check = await self._check_ready_jobs(tasks, **options)
+        claimed_jobs = []
+        if check.may_be_ready:
+            # If there are few jobs, the cheaper statement reads all of them. It finds none if other
+            # sessions have locked their rows.
+            strategies = [FetchStrategy.FULL_SCAN]
+            if check.are_few and strategy is not FetchStrategy.SOONEST:
+                strategies.insert(0, FetchStrategy.SOONEST)
+            claimed_jobs = await self._fetch_in_order(
+                strategies, pool_id, tasks, limit=limit, **options
             )
-            claimed_jobs = await self._db.run(query)
-        else:
-            claimed_jobs = []
-            if strategy < self._preferred:
-                # Nothing shows whether the cheaper strategy is enough: use it for the next job.
-                self._retry_cheaper_at = 0.0
+        elif strategy < self._preferred:
+            # Nothing shows whether the cheaper strategy is enough: use it for the next job.
+            self._retry_cheaper_at = 0.0
         self._record_full_scan(strategy, claimed_jobs, busy)
         return claimed_jobs
 
-    async def _may_have_ready_jobs(
+    async def _check_ready_jobs(
         self,
         tasks: Mapping[int, str],
         *,
         skip_flags: list[str] | None = None,
         now: RunAt | None = None,
         **_options: Any,
-    ) -> bool:
-        return await self._db.run(may_have_ready_jobs(tasks, skip_flags, now))
+    ) -> ReadyCheck:
+        return await self._db.run(check_ready_jobs(tasks, skip_flags, now))
+
+    async def _fetch_in_order(
+        self, strategies: Iterable[FetchStrategy], *args: Any, **options: Any
+    ) -> list[ClaimedJob]:
+        for strategy in strategies:
+            claimed_jobs = await self._db.run(self._build_query(strategy, *args, **options))
+            if claimed_jobs:
+                return claimed_jobs
+        return []
 
     async def _fetch_since(
         self, position: JobPosition, *args: Any, **options: Any

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from graphile_worker._sql.queries.history import KeptRun, encode_runs
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
@@ -83,6 +84,15 @@ class OrphanedClaims:
     queue_ids: set[int]
 
 
+class ReadyCheck(NamedTuple):
+    """What a cheap query shows about ready jobs."""
+
+    may_be_ready: bool
+    """False if no job is ready. True does not mean that one is."""
+    are_few: bool
+    """Whether `claim_soonest_jobs` reads all jobs."""
+
+
 def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
     return Query("register_tasks", (identifiers, milliseconds))
 
@@ -141,11 +151,11 @@ claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
 
 
-def may_have_ready_jobs(
+def check_ready_jobs(
     tasks: Mapping[int, str], skip_flags: list[str] | None = None, now: RunAt | None = None
-) -> Query[bool]:
-    """Return False if no job is ready. True does not mean that one is."""
-    return Query("may_have_ready_jobs", (list(tasks), skip_flags, encode_when(now)[0]), read_bool)
+) -> Query[ReadyCheck]:
+    args = (list(tasks), skip_flags, encode_when(now)[0])
+    return Query("check_ready_jobs", args, lambda rows: ReadyCheck(*rows[0]))
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:

@@ -1,4 +1,4 @@
-"""may_have_ready_jobs, and the column of claim_plain_jobs about other ready jobs."""
+"""check_ready_jobs, and the column of claim_plain_jobs about other ready jobs."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -9,10 +9,11 @@ import pytest
 
 from graphile_worker import JobSpec, sync
 from graphile_worker._sql.queries.claim import (
+    check_ready_jobs,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
-    may_have_ready_jobs,
+    claim_soonest_jobs,
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.fetch_strategy import JobFetcher
@@ -101,7 +102,7 @@ def test_false_means_that_no_job_is_ready(pool, client, sql):
         sql.run("truncate :schema._private_jobs, :schema._private_job_queues cascade")
         prepare(client, sql)
 
-        answer = pool.connection.run(may_have_ready_jobs(pool.tasks, [FLAG]))
+        answer, _ = pool.connection.run(check_ready_jobs(pool.tasks, [FLAG]))
         claimed = pool.claim_by(full_scan, skip_flags=[FLAG])
 
         assert (answer, bool(claimed)) == (may_have_jobs, has_jobs), name
@@ -112,7 +113,22 @@ def test_the_time_of_the_worker_decides_what_is_ready(pool, client):
     client.add_job("task", run_at=run_at)
 
     for now, is_ready in ((None, False), (run_at - HOUR, False), (run_at, True)):
-        assert pool.connection.run(may_have_ready_jobs(pool.tasks, now=now)) is is_ready, now
+        check = pool.connection.run(check_ready_jobs(pool.tasks, now=now))
+        assert check.may_be_ready is is_ready, now
+
+
+def test_few_jobs_are_fewer_than_the_soonest_that_a_claim_reads(pool, client, sql):
+    client.add_jobs([JobSpec("task", run_at=HOUR, priority=-3)] * 19)
+    client.add_job("task", queue_name="queue")
+    assert pool.connection.run(check_ready_jobs(pool.tasks)) == (True, True)
+
+    claimed = pool.claim_by(claim_soonest_jobs)
+    assert len(claimed) == 1
+    pool.release(*claimed)
+    client.add_jobs([JobSpec("task", run_at=HOUR, priority=-3)] * 2)
+
+    assert pool.connection.run(check_ready_jobs(pool.tasks)) == (True, False)
+    assert pool.claim_by(claim_soonest_jobs) == []
 
 
 class AddingDatabase:
@@ -134,7 +150,7 @@ class AddingDatabase:
 async def test_a_fetch_finds_a_job_that_is_added_before_the_check(pool, client):
     for queue in (None, "queue"):
         adding: Any = AddingDatabase(
-            pool, "may_have_ready_jobs", partial(client.add_job, "task", queue_name=queue)
+            pool, "check_ready_jobs", partial(client.add_job, "task", queue_name=queue)
         )
         fetcher = JobFetcher(adding, {})
         fetcher.has_indexes = pool.has_indexes

@@ -1,6 +1,7 @@
--- Return false if no job of tasks $1 without the flags $2 is ready at time $3 or now.
+-- Return whether a job of tasks $1 without the flags $2 may be ready at time $3 or now, and whether
+-- there are so few jobs that claim_soonest_jobs reads all of them.
 --
--- That is exact unless many jobs are due, or there are many priorities: then it returns true, and
+-- False is exact. If many jobs are due, or there are many priorities, the answer is true, and
 -- claim_jobs finds out. It costs a twentieth of claim_jobs, at any number of future jobs, and reads
 -- a snapshot that is at least as new: a job that was committed before the call is seen.
 with recursive :priorities,
@@ -44,5 +45,15 @@ select
       ))
     ),
     false
-  )
+  ),
+  -- Compare with claim_params.
+  (
+    select pg_catalog.count(*)
+    from (
+      select
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+      limit 21
+    ) as job
+  ) < 21
 from due;
