@@ -144,6 +144,7 @@ def _open_own_connections(
             prepared_statements=prepared,
             # The same few statements, many times.
             prepare_after=0,
+            generic_plans=True,
             query_timeout=timings.query_timeout,
         ),
         PsycopgDatabase(

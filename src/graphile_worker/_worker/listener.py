@@ -87,6 +87,8 @@ class NotificationListener:
         async with self._db.listen(*CHANNELS) as notifications:
             self._attempts = 0
             self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
+            # A new job does not wait until this asyncio task runs.
+            notifications.call_at_once(JOBS_CHANNEL, self._handle_notification)
             try:
                 await self._catch_up()
                 while True:

@@ -70,6 +70,10 @@ class RescueLockHolder(LazyDataclass):
         return f"pid={self.pid} role={self.role} application={self.application or '-'}"
 
 
+def use_generic_plans(backend_pid: int) -> Query[None]:
+    return Query("use_generic_plans", (backend_pid,))
+
+
 def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:
     return Query("register_pool", (pool_id, lease // MICROSECOND, json.dumps(details)))
 

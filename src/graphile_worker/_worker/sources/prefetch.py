@@ -178,7 +178,11 @@ class PrefetchSource(JobSource):
                 max(limit, self._fetch_limit), MAX_FETCH, self._max_bytes // 3, claimed_jobs
             )
             self._buffer.put(claimed_jobs)
-            if len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
+            if claimed_jobs[0].is_all_ready:
+                # A job that the fetch could not see is announced after its start.
+                self._emit_for_waiters(GetJobEmpty, self._buffer.waiters)
+                self._may_have_more = self._wakes > wakes
+            elif len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
                 # There are probably no more jobs, so the next fetch can wait.
                 self._may_have_more = self._wakes > wakes
                 self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)
