@@ -174,6 +174,7 @@ def check_in_browser(browser: Browser, board: Board, job: int, worker: str) -> N
         page.goto(f"{board.url}history")
         expect(page.locator("main")).to_contain_text("Turn on history")
         page.goto(f"{board.url}audit")
+        expect(page.locator("main")).to_contain_text("The companion schema is not installed")
         expect(page.locator("main")).to_contain_text("graphile-worker migrate")
         page.goto(f"{board.url}jobs/{job}")
         page.get_by_role("button", name="Retry", exact=True).click()
