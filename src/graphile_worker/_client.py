@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +14,7 @@ from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import (
     JobFailedError,
     OpenTransactionError,
@@ -28,8 +29,7 @@ from graphile_worker.results import JobStatusState, Retention
 from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
 
 
-@dataclass(frozen=True, slots=True)
-class CallerTransaction:
+class CallerTransaction(LazyDataclass):
     """The transaction in which a caller waits for a job.
 
     `added` is the job if the transaction added or updated it. None if the caller joined the

@@ -8,7 +8,6 @@ by class, and only if the caller has imported them.
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -21,6 +20,7 @@ from graphile_worker._db.sync import SyncPsycopgConnection
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -90,8 +90,7 @@ class ExternalConnectionDatabase:
         """Do nothing. The connection belongs to the caller."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(LazyDataclass):
     """A transaction that is open on a connection of the caller."""
 
     connection: object

@@ -1,7 +1,6 @@
 """Queries about the two ledgers, and the scripts of their migrations."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -9,6 +8,7 @@ from graphile_worker._sql.identifiers import Schemas, quote_identifier
 from graphile_worker._sql.query import Query, Row, read_as, read_bool, read_column
 from graphile_worker._sql.render import list_script_statements
 from graphile_worker._sql.statement import Statement
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 
 LATEST_LEVEL = 20
 
@@ -68,8 +68,7 @@ NODE_FUNCTION_BODIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogState:
+class CatalogState(LazyDataclass):
     """Which objects exist, read before any table of the schemas."""
 
     server_version: int
@@ -82,8 +81,7 @@ class CatalogState:
     has_ext_ledger: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IndexState:
+class IndexState(LazyDataclass):
     """Which of `INDEXES` exist. Incomplete ones are being built, or their build was aborted."""
 
     can_create: bool
@@ -97,16 +95,14 @@ class IndexState:
         return [index for index, name in enumerate(INDEXES) if name not in self.ready]
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignObject:
+class ForeignObject(LazyDataclass):
     """The companion schema or a table in it with an owner that must not own it."""
 
     name: str
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionBody:
+class FunctionBody(LazyDataclass):
     """The text of a function of the shared schema, and whether this role may replace it."""
 
     function: str
@@ -114,8 +110,7 @@ class FunctionBody:
     can_replace: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(LazyDataclass):
     """The levels of the shared schema, 0 while it is empty."""
 
     level: int
