@@ -6,7 +6,7 @@ Objects of your program, such as hooks or a logger, are arguments of `run` inste
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from graphile_worker._support.option_fields import HelpGroup, check_fields, option
 from graphile_worker._support.renamed import rejects_renamed
@@ -23,10 +23,25 @@ MIN_INTERVAL = timedelta(milliseconds=1)
 # The environment variables that an executable gets: all of the worker's, or a few common ones.
 EnvironmentMode = Literal["inherit", "minimal"]
 
+# When workers are notified of an added job: at its commit, soon after it with other jobs, or never.
+NotifyMode = Literal["on_commit", "coalesced", "never"]
+DEFAULT_NOTIFY_INTERVAL = timedelta(milliseconds=200)
+
 
 def default_schema() -> str:
     """Return the value of `GRAPHILE_WORKER_SCHEMA`, or else `graphile_worker`."""
     return os.environ.get("GRAPHILE_WORKER_SCHEMA") or DEFAULT_SCHEMA
+
+
+def check_notify(notify: str, interval: timedelta) -> None:
+    """Raise ConfigurationError if these are not options of a client."""
+    if notify not in get_args(NotifyMode):
+        expected = ", ".join(get_args(NotifyMode))
+        raise ConfigurationError(f"notify must be one of {expected}, got {notify!r}")
+    if not isinstance(interval, timedelta) or interval < MIN_INTERVAL:
+        raise ConfigurationError(
+            f"notify_interval must be a timedelta of at least {MIN_INTERVAL}, got {interval!r}"
+        )
 
 
 @rejects_renamed("recovery.")
@@ -277,6 +292,17 @@ class WorkerOptions:
         help="Use LISTEN/NOTIFY to start new jobs at once",
         detail="Off: poll only, for example behind PgBouncer.",
         see="operations/running-workers.md#polling-and-notifications",
+    )
+    notify: NotifyMode = option(
+        "on_commit",
+        help="When to notify workers of jobs that tasks add",
+        detail="`coalesced` and `never` keep NOTIFY out of the commits that add jobs.",
+        see="operations/scaling.md#quiet-enqueueing",
+    )
+    notify_interval: timedelta = option(
+        DEFAULT_NOTIFY_INTERVAL,
+        help="Shortest time between coalesced notifications",
+        minimum=MIN_INTERVAL,
     )
     prepared_statements: bool = option(
         True,
