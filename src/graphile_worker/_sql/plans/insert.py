@@ -121,7 +121,13 @@ class DirectInserts:
         if self.notify and not self._has_added:
             self._has_added = True
         elif not self._is_inspected:
-            self._version = yield from plan_inspect(schemas)
+            try:
+                self._version = yield from plan_inspect(schemas)
+            except Exception as error:
+                # If the catalog is hidden from this role, it is not inspected again.
+                self._is_inspected = get_sqlstate(error) == INSUFFICIENT_PRIVILEGE
+                if self.is_callers or not self._is_inspected:
+                    raise
             self._is_inspected = True
         return self._version
 
