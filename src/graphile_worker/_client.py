@@ -29,7 +29,7 @@ from graphile_worker.jobs import Job, JobSpec, build_spec
 from graphile_worker.options import (
     DEFAULT_NOTIFY_INTERVAL,
     NotifyMode,
-    check_notify,
+    WorkerOptions,
     default_schema,
 )
 from graphile_worker.results import JobStatusState, Retention
@@ -73,7 +73,8 @@ class BaseClient:
         notify: NotifyMode = "on_commit",
         notify_interval: timedelta = DEFAULT_NOTIFY_INTERVAL,
     ) -> None:
-        check_notify(notify, notify_interval)
+        # This raises an error if a value is not valid.
+        WorkerOptions(notify=notify, notify_interval=notify_interval)
         self._schemas = Schemas.from_names(schema or default_schema(), ext_schema)
         self._use_local_time = use_local_time
         self._max_payload_bytes = max_payload_bytes

@@ -24,7 +24,6 @@ from graphile_worker.options import (
     DEFAULT_NOTIFY_INTERVAL,
     NotifyMode,
     WorkerOptions,
-    check_notify,
 )
 from graphile_worker.results import JobStatus, Retention
 from graphile_worker.tasks import D, ReadResult, TaskRouter
@@ -147,7 +146,8 @@ class App(TaskRouter[D]):
         super().__init__()
         if retention is not None and not isinstance(retention, Retention):
             raise ConfigurationError(f"retention must be a Retention, got {retention!r}")
-        check_notify(notify, notify_interval)
+        # This raises an error if a value is not valid.
+        WorkerOptions(notify=notify, notify_interval=notify_interval)
         self._chosen_notify: NotifyMode = notify
         self._notify_interval = notify_interval
         self._default_retention = retention

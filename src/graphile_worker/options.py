@@ -6,7 +6,7 @@ Objects of your program, such as hooks or a logger, are arguments of `run` inste
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal
 
 from graphile_worker._support.option_fields import HelpGroup, check_fields, option
 from graphile_worker._support.renamed import rejects_renamed
@@ -31,17 +31,6 @@ DEFAULT_NOTIFY_INTERVAL = timedelta(milliseconds=200)
 def default_schema() -> str:
     """Return the value of `GRAPHILE_WORKER_SCHEMA`, or else `graphile_worker`."""
     return os.environ.get("GRAPHILE_WORKER_SCHEMA") or DEFAULT_SCHEMA
-
-
-def check_notify(notify: str, interval: timedelta) -> None:
-    """Raise ConfigurationError if these are not options of a client."""
-    if notify not in get_args(NotifyMode):
-        expected = ", ".join(get_args(NotifyMode))
-        raise ConfigurationError(f"notify must be one of {expected}, got {notify!r}")
-    if not isinstance(interval, timedelta) or interval < MIN_INTERVAL:
-        raise ConfigurationError(
-            f"notify_interval must be a timedelta of at least {MIN_INTERVAL}, got {interval!r}"
-        )
 
 
 @rejects_renamed("recovery.")

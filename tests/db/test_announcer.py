@@ -1,5 +1,6 @@
 """Clients with `notify="coalesced"` announce jobs after their commits, and never in them."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 from graphile_worker import App, Client, JobSpec, sync
 from graphile_worker.errors import ConfigurationError
 from tests.support.announcements import Announcements
+from tests.support.catalog import read_everything
 from tests.support.clients import open_client, unwrap
 from tests.support.processes import Programs
 from tests.support.recorder import wait_until
@@ -184,6 +186,45 @@ async def test_a_job_of_a_killed_announcer_runs_within_the_poll_interval(
 
     await wait_until(lambda: seen == ["added"])
     assert announcements.read() == []
+
+
+async def test_the_worker_option_applies_to_jobs_that_tasks_add(
+    database, blocking_client, announcements, start
+):
+    async def from_loop(payload, ctx):
+        await ctx.add_job("child")
+
+    def from_thread(payload, ctx):
+        ctx.add_job("child")
+
+    seen: list[Any] = []
+    runner = await start(
+        {
+            "from_loop": from_loop,
+            "from_thread": from_thread,
+            "child": lambda payload, ctx: seen.append(1),
+        },
+        notify="coalesced",
+        notify_interval=LONG,
+        poll_interval=LONG,
+        concurrency=2,
+    )
+    blocking_client.add_jobs([JobSpec("from_loop"), JobSpec("from_thread")])
+
+    # In a thread, because the worker runs in this loop.
+    assert await asyncio.to_thread(announcements.wait_for, 4) == [2, 1, 1]
+    await wait_until(lambda: len(seen) == 2)
+    await runner.stop()
+    assert announcements.read() == []
+
+
+async def test_quiet_adds_leave_the_catalog_of_the_schema_as_it_is(kind, database):
+    before = read_everything(database)
+    for notify in ("coalesced", "never"):
+        async with open_client(kind, database, notify=notify) as client:
+            await client.add_jobs([JobSpec("task"), JobSpec("task", job_key="key")])
+
+    assert read_everything(database) == before
 
 
 def test_the_options_are_checked():

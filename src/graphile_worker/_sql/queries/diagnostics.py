@@ -157,7 +157,7 @@ def get_notify_usage() -> Query[float]:
 
 
 def count_notify_waiters(delay: timedelta) -> Query[int]:
-    return Query("count_notify_waiters", (delay.total_seconds(),), read_count)
+    return Query("count_notify_waiters", (delay // timedelta(milliseconds=1),), read_count)
 
 
 def count_connections() -> Query[ConnectionUsage]:
