@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from graphile_worker._announcer import Announcer, Send
 from graphile_worker._db.external_connections import OpenTransaction, find_source
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
@@ -35,6 +34,9 @@ from graphile_worker.options import (
 from graphile_worker.results import JobStatusState, Retention
 from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
 
+if TYPE_CHECKING:
+    from graphile_worker._announcer import Announcer, Send
+
 
 class CallerTransaction(LazyDataclass):
     """The transaction in which a caller waits for a job.
@@ -56,6 +58,7 @@ class BaseClient:
 
     # Whether all calls share one transaction, in which no worker runs jobs: in tests.
     _shares_transaction = False
+    _announcer: "Announcer | None" = None
 
     def __init__(
         self,
@@ -88,15 +91,17 @@ class BaseClient:
         self._inserts = DirectInserts(notify=self._notifies_on_commit)
         self._callers_inserts: WeakKeyDictionary[Any, DirectInserts] = WeakKeyDictionary()
         self._open(database, prepared_statements=prepared_statements)
-        self._announcer: Announcer | None = None
         if notify == "coalesced" and not self._shares_transaction:
+            # Imported here, so that other programs start without it.
+            from graphile_worker._announcer import Announcer
+
             send = self._build_send(database, prepared_statements=prepared_statements)
             self._announcer = Announcer(send, notify_interval)
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
         raise NotImplementedError
 
-    def _build_send(self, source: object, *, prepared_statements: bool) -> Send:
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
         """Return a function that notifies workers, for the thread of the announcer."""
         raise NotImplementedError
 

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from graphile_worker._announcer import LoopSender, Send
 from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import Database, run_plan, run_plan_on
 from graphile_worker._db.external_connections import adapt_connection
@@ -38,6 +37,9 @@ from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import JobStatus
 from graphile_worker.tasks import ReadResult
+
+if TYPE_CHECKING:
+    from graphile_worker._announcer import LoopSender, Send
 
 T = TypeVar("T")
 
@@ -78,13 +80,15 @@ class Client(BaseClient):
         )
         self._loop_sender: LoopSender | None = None
 
-    def _build_send(self, source: object, *, prepared_statements: bool) -> Send:
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
         if is_conninfo_source(source):
             # Each thread has its own connection.
             database = SyncPsycopgDatabase(
                 source, self._schemas, prepared_statements=prepared_statements
             )
             return lambda count: database.run(notify_jobs(count))
+        from graphile_worker._announcer import LoopSender
+
         self._loop_sender = LoopSender(self._db)
         return self._loop_sender
 

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from graphile_worker._announcer import Send
 from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
 from graphile_worker._db.external_connections import adapt_sync_connection
@@ -36,6 +35,9 @@ from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import JobStatus
 from graphile_worker.tasks import ReadResult
+
+if TYPE_CHECKING:
+    from graphile_worker._announcer import Send
 
 T = TypeVar("T")
 
@@ -76,7 +78,7 @@ class Client(BaseClient):
             lambda job_ids: run_plan_sync(database, ended_jobs.plan_find(job_ids))
         )
 
-    def _build_send(self, source: object, *, prepared_statements: bool) -> Send:
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
         # Each thread has its own connection, or takes one from the caller's pool.
         database = self._db
         return lambda count: database.run(notify_jobs(count))
