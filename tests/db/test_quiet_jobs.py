@@ -38,7 +38,7 @@ CHANGES = (
 )
 
 
-def draw_spec(rng: random.Random, key: str | None, mode: str | None) -> JobSpec:
+def draw_spec(rng: random.Random, key: str | None, mode: Any) -> JobSpec:
     def maybe(value: Any, share: float = 0.5) -> Any:
         return value if rng.random() < share else None
 

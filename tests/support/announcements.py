@@ -30,7 +30,7 @@ class Announcements:
         """All that was announced since the last call."""
         # Notifications arrive in the order of commits: nothing older comes after this one.
         self._connection.execute("select pg_notify('test:end', '')")
-        counts = []
+        counts: list[int] = []
         for note in self._connection.notifies(timeout=LIMIT_SECONDS):
             if note.channel == "test:end":
                 return counts
