@@ -31,6 +31,7 @@ from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers
+from graphile_worker._worker.concurrency_limit import WorkerSeat
 from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.history_rotator import HistoryRotator
 from graphile_worker._worker.listener import NotificationListener
@@ -61,6 +62,7 @@ from graphile_worker.client import Client
 from graphile_worker.errors import JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import RunnerStopped
 from graphile_worker.options import LocalQueueOptions, RecoveryOptions
+from graphile_worker.shards import Shards
 
 
 class WorkerComponents:
@@ -110,13 +112,16 @@ class WorkerComponents:
                 progress=self.progress,
                 timings=config.timings.lease,
             )
-        self.executors = Executors(
-            ThreadPool(), ProcessPool(config.options.task_processes, config.task_process_module)
-        )
-        self.client = Client(databases.own, **common)
-        self.sync_client = (
+        self.executors = config.shard.executors if config.shard else build_executors(config)
+        self.client: Client | Shards = Client(databases.own, **common)
+        self.sync_client: sync.Client | sync.Shards | None = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
         )
+        if (shard := config.shard) is not None:
+            # Tasks of one shard add jobs on all of them.
+            self.client = shard.shards._localize(shard.name, self.client)
+            if self.sync_client is not None:
+                self.sync_client = shard.sync_shards._localize(shard.name, self.sync_client)
 
     @property
     def has_pool(self) -> bool:
@@ -155,6 +160,12 @@ class WorkerComponents:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
 
+def build_executors(config: WorkerConfig) -> Executors:
+    return Executors(
+        ThreadPool(), ProcessPool(config.options.task_processes, config.task_process_module)
+    )
+
+
 @asynccontextmanager
 async def build_worker(
     config: WorkerConfig, databases: WorkerConnections, *, once: bool
@@ -176,8 +187,9 @@ async def build_worker(
         await warn_if_unencrypted(config, databases)
         if components.lease_service is not None:
             await stack.enter_async_context(components.lease_service)
-        stack.push_async_callback(components.executors.processes.close)
-        stack.callback(components.executors.threads.close)
+        if config.shard is None:
+            stack.push_async_callback(components.executors.processes.close)
+            stack.callback(components.executors.threads.close)
         stack.push_async_exit(partial(_shut_down, config, components))
         deps = await stack.enter_async_context(_run_lifespan(config, components))
         components.pool = _build_pool(config, components, deps, once=once)
@@ -280,6 +292,7 @@ def _build_pool(
         payload_budget=payload_budget,
         timings=timings.claim,
         recorder=components.recorder,
+        shard=None if config.shard is None else config.shard.name,
     )
     completer = Completer(
         databases.own,
@@ -313,6 +326,10 @@ def _build_pool(
         payload_budget=payload_budget,
     )
     source = _build_source(config, components, completer, once=once)
+    gate = None
+    if config.shard is not None:
+        gate = config.shard.limit.open_gate()
+        source.on_stop = gate.close
     cancellation = Cancellation()
     resources = PoolResources(
         deps=deps,
@@ -339,6 +356,7 @@ def _build_pool(
             recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
             retentions=config.retentions,
+            seat=None if gate is None else WorkerSeat(gate, source),
         )
         for _ in range(options.concurrency)
     ]
