@@ -62,7 +62,6 @@ from graphile_worker.client import Client
 from graphile_worker.errors import JobsLeftLocked, SchemaTooNew
 from graphile_worker.events import RunnerStopped
 from graphile_worker.options import LocalQueueOptions, RecoveryOptions
-from graphile_worker.shards import Shards
 
 
 class WorkerComponents:
@@ -113,15 +112,16 @@ class WorkerComponents:
                 timings=config.timings.lease,
             )
         self.executors = config.shard.executors if config.shard else build_executors(config)
-        self.client: Client | Shards = Client(databases.own, **common)
-        self.sync_client: sync.Client | sync.Shards | None = (
+        self.own_client = Client(databases.own, **common)
+        self.own_sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
         )
-        if (shard := config.shard) is not None:
-            # Tasks of one shard add jobs on all of them.
-            self.client = shard.shards._localize(shard.name, self.client)
-            if self.sync_client is not None:
-                self.sync_client = shard.sync_shards._localize(shard.name, self.sync_client)
+        # Tasks of one shard add jobs on all of them.
+        shard = config.shard
+        self.client = self.own_client if shard is None else shard.shards._localize(shard.name)
+        self.sync_client = (
+            self.own_sync_client if shard is None else shard.sync_shards._localize(shard.name)
+        )
 
     @property
     def has_pool(self) -> bool:
@@ -174,6 +174,10 @@ async def build_worker(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
         components = WorkerComponents(config, databases, once=once)
+        if (shard := config.shard) is not None:
+            stack.enter_context(shard.shards._attach_worker(shard.name, components.own_client))
+            if (client := components.own_sync_client) is not None:
+                stack.enter_context(shard.sync_shards._attach_worker(shard.name, client))
         stack.enter_context(
             log_events(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage

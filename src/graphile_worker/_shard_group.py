@@ -122,6 +122,13 @@ class ShardGroup:
         Raises:
             Exception: A shard is unreachable or failed. The other shards have ended.
         """
+        total = 0
+        # A task may have added a job on a shard that had ended.
+        while (count := await self._run_round()) and not self._stop.is_set():
+            total += count
+        return total + count
+
+    async def _run_round(self) -> int:
         self._runners = {name: self._build_runner(name) for name in self._names}
         running = [asyncio.create_task(each.run_once()) for each in self._runners.values()]
         try:

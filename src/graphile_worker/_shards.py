@@ -1,11 +1,11 @@
 """BaseShards: which database gets a job, and what the async and the blocking shards share."""
 
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Self, TypedDict, TypeVar
 
 from graphile_worker._client import BaseClient
 from graphile_worker._sql.plans.shards import (
@@ -17,6 +17,7 @@ from graphile_worker._sql.plans.shards import (
 from graphile_worker._sql.queries.shards import DatabaseIdentity
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.clock import Clock
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError, JobSpecError, ShardError
 from graphile_worker.hooks import Hooks, ShardHooks
 from graphile_worker.jobs import Job, JobSpec, check_text
@@ -82,8 +83,7 @@ def get_shard_key(spec: JobSpec) -> str | None:
     return spec.job_key if spec.job_key is not None else spec.queue_name
 
 
-@dataclass(frozen=True, slots=True)
-class OnShard:
+class OnShard(LazyDataclass):
     """A call of the client of one shard."""
 
     name: str
@@ -94,8 +94,7 @@ class OnShard:
 Calls = Generator[OnShard, Any, T]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardStatus:
+class ShardStatus(LazyDataclass):
     """The jobs of one shard.
 
     Attributes:
@@ -140,6 +139,8 @@ class BaseShards:
         self._options = options
         self._hooks = options.get("hooks") or Hooks()
         self._clients: dict[str, Any] = {}
+        # Those of workers in this process, on connections that the workers close.
+        self._worker_clients: dict[str, Any] = {}
         self._identities: dict[DatabaseIdentity, str] = {}
         # The shard of the task that adds jobs, which then gets those without a key.
         self._local: str | None = None
@@ -174,7 +175,7 @@ class BaseShards:
         return self._route(key, self._former)
 
     def _get_client(self, name: str) -> Any:
-        client = self._clients.get(name)
+        client = self._worker_clients.get(name) or self._clients.get(name)
         if client is None:
             if name not in self.databases:
                 raise ConfigurationError(
@@ -187,16 +188,21 @@ class BaseShards:
     def _open_client(self, name: str, options: Mapping[str, Any]) -> BaseClient:
         raise NotImplementedError
 
-    def _localize(self, name: str, client: BaseClient) -> Any:
-        """Return shards for the tasks of one of them, which have its client and no other hooks."""
-        local = type(self)(
-            self.databases, route=self.route, new=self.new, draining=self.draining, **self._options
-        )
-        # The others are shared, and closed once.
-        local._clients = {
-            **{each: self._get_client(each) for each in self.names if each != name},
-            name: client,
-        }
+    @contextmanager
+    def _attach_worker(self, name: str, client: BaseClient) -> Iterator[None]:
+        """Use the client of a worker for its shard inside the block."""
+        self._worker_clients[name] = client
+        try:
+            yield
+        finally:
+            if self._worker_clients.get(name) is client:
+                del self._worker_clients[name]
+
+    def _localize(self, name: str) -> Self:
+        """Return the same shards for the tasks of one of them."""
+        local = self._derive(type(self))
+        local._clients = self._clients
+        local._worker_clients = self._worker_clients
         local._identities = self._identities
         local._local = name
         return local

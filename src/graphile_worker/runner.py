@@ -465,7 +465,7 @@ class ShardedRunner(Runner):
 
     @property
     def client(self) -> Shards:  # type: ignore[override]
-        """Return the shards, on connections besides those of the pools.
+        """Return the shards, on the worker's connections.
 
         Raises:
             WorkerStoppedError: The runner is not running.

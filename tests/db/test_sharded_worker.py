@@ -179,6 +179,7 @@ async def test_tasks_add_jobs_on_the_shard_of_their_key_and_others_on_their_own(
 ):
     added: list[tuple[str | None, str | None, str | None]] = []
     app = App[Any](shards, schema=schema)
+    ran = []
 
     @app.task
     async def parent(ctx: JobContext, key: str) -> None:
@@ -195,16 +196,18 @@ async def test_tasks_add_jobs_on_the_shard_of_their_key_and_others_on_their_own(
         assert plain.shard == ctx.job.shard
 
     @app.task
-    async def child() -> None: ...
+    async def child() -> None:
+        ran.append(1)
 
     for key in KEYS[:8]:
         await app.aadd_job("parent", {"key": key})
         await app.aadd_job("sync_parent", {"key": key})
 
-    assert await app.worker(concurrency=4).run_once() == 48
-    assert len(added) == 16
-    assert all(shards.find_shard(key) == shard for key, shard, _ in added)
+    count = await app.worker(concurrency=4).run_once()
     await app.close()
+
+    assert (count, len(ran), len(added)) == (48, 32, 16)
+    assert all(shards.find_shard(key) == shard for key, shard, _ in added)
 
 
 async def test_a_cron_item_is_scheduled_on_one_shard(shards, recorder, schema, shard_databases):

@@ -1,7 +1,6 @@
 """Plans about the jobs of a shard whose keys may move to another one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
@@ -14,14 +13,14 @@ from graphile_worker._sql.queries.shards import (
     lock_used_queue,
 )
 from graphile_worker._sql.query import Plan
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import JobSpec
 
 # Keys of one query of `plan_get_shard_status`.
 KEYS_PER_PAGE = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class ShardJobs:
+class ShardJobs(LazyDataclass):
     """The jobs of a shard: all, those without a key and a queue, and those that route elsewhere."""
 
     total: int

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from graphile_worker._sql.queries.history import KeptRun, encode_runs
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
 from graphile_worker._sql.queries.migrations import FETCH_INDEXES
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import Job, RunAt
 
 # The statement sends this character and the size in bytes instead of a payload over the limit.
@@ -35,6 +37,9 @@ class ClaimedJob:
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
     """The search time of the server, set for the first job of `claim_plain_jobs`."""
+    is_all_ready: bool = field(default=False, compare=False)
+    """Whether no other job was ready, set for the first job of `claim_plain_jobs` and
+    `claim_soonest_jobs`."""
     unread_bytes: int = 0
     """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
@@ -49,8 +54,7 @@ class ClaimedJob:
         return self.job.locked_by or ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class FailedAttempt(LazyDataclass):
     """How a claimed job failed. Without `when` the usual backoff applies.
 
     For a batch job `payload` contains the items that remain, as JSON.
@@ -65,20 +69,27 @@ class FailedAttempt:
     """The import path of the class of the error, which outcomes and attempts keep."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedJob:
+class ReleasedJob(LazyDataclass):
     """A claimed job to release, its attempt not counted. `when` sets a later run_at."""
 
     job: Job
     when: RunAt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedClaims:
+class OrphanedClaims(LazyDataclass):
     """Jobs and queues that are locked for a pool which does not know about them."""
 
     job_ids: set[int]
     queue_ids: set[int]
+
+
+class ReadyCheck(NamedTuple):
+    """What a cheap query shows about ready jobs."""
+
+    may_be_ready: bool
+    """False if no job is ready. True does not mean that one is."""
+    are_few: bool
+    """Whether `claim_soonest_jobs` reads all jobs."""
 
 
 def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
@@ -109,7 +120,7 @@ def _build_claim_query(
     search_range = _encode_range(now, since)
     size_limit = min(max_bytes, NO_BYTE_LIMIT)
     args = (pool_id, list(tasks), skip_flags, limit, *search_range, size_limit)
-    read = _read_plain_jobs if statement == "claim_plain_jobs" else _read_claimed_jobs
+    read = _CLAIM_READERS.get(statement, _read_claimed_jobs)
     return Query(statement, args, lambda rows: read(rows, tasks))
 
 
@@ -137,6 +148,13 @@ claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 # These two cost a third. After an empty result, jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
+
+
+def check_ready_jobs(
+    tasks: Mapping[int, str], skip_flags: list[str] | None = None, now: RunAt | None = None
+) -> Query[ReadyCheck]:
+    args = (list(tasks), skip_flags, encode_when(now)[0])
+    return Query("check_ready_jobs", args, lambda rows: ReadyCheck(*rows[0]))
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
@@ -288,10 +306,21 @@ def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 
 
 def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    claimed = _read_soonest_jobs(rows, tasks)
+    if claimed:
+        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 2])
+    return claimed
+
+
+def _read_soonest_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
     claimed = _read_claimed_jobs(rows, tasks)
     if claimed:
-        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+        # Fewer were claimed if another session has locked some of them.
+        claimed[0].is_all_ready = rows[0][JOB_COLUMNS + 1] == len(claimed)
     return claimed
+
+
+_CLAIM_READERS = {"claim_plain_jobs": _read_plain_jobs, "claim_soonest_jobs": _read_soonest_jobs}
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:

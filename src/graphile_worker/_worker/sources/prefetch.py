@@ -7,10 +7,10 @@ another pool could run it.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from graphile_worker._db.retry import is_temporary
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources.base import FetchOptions, JobSource, read_monotonic
@@ -22,7 +22,7 @@ from graphile_worker.hooks import Hooks
 BUFFER_SECONDS = 0.1
 
 # A fetch that brings this many times fewer jobs than requested has brought nearly all. Seconds
-# until the next one, if no job is announced before.
+# until the next one, if no job is announced before. See also claim_plain_jobs.
 SHORT_FETCH_DIVISOR = 8
 SHORT_FETCH_POLL_SECONDS = 0.02
 
@@ -30,8 +30,7 @@ SHORT_FETCH_POLL_SECONDS = 0.02
 MAX_FETCH = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefetchTimings:
+class PrefetchTimings(LazyKeywordDataclass):
     """When jobs that wait for a worker are released."""
 
     max_buffered_seconds: float = 0.11
@@ -136,8 +135,12 @@ class PrefetchSource(JobSource):
         self._may_have_more = True
         self._changed.set()
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         super().forget(claimed)
+        if may_run_again:
+            # Its delay may be short, and no notification reports its end.
+            self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)
+            self._changed.set()
         # With `once` a pool gets no notification of jobs that the last job added.
         if self._once and not self._claimer.claimed_jobs:
             self.wake()
@@ -179,7 +182,11 @@ class PrefetchSource(JobSource):
                 max(limit, self._fetch_limit), MAX_FETCH, self._max_bytes // 3, claimed_jobs
             )
             self._buffer.put(claimed_jobs)
-            if len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
+            if claimed_jobs[0].is_all_ready:
+                # A job that the fetch could not see is announced after its start.
+                self._emit_for_waiters(GetJobEmpty, self._buffer.waiters)
+                self._may_have_more = self._wakes > wakes
+            elif len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
                 # There are probably no more jobs, so the next fetch can wait.
                 self._may_have_more = self._wakes > wakes
                 self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)

@@ -1,12 +1,12 @@
 /** The frame of all pages: rail, header, notices, the page that the URL names, and dialogs. */
 import { html, signal, useEffect, useErrorBoundary, useState } from "./lib.js";
 import { post } from "./api.js";
-import { age, count, heading, sentence, time, zone } from "./format.js";
+import { age, count, time, zone } from "./format.js";
 import { registerShortcuts, shortcutGroups } from "./keyboard.js";
-import { switchLive } from "./live.js";
+import { switchLive, useLive } from "./live.js";
 import { link, navigate, route } from "./router.js";
 import { connection, dataAge, density, isStale, overview, problem, session, shortcuts, theme, timeZone } from "./state.js";
-import { Button, Dialog, Icon, Loading, Menu, Notice, Page } from "./ui/index.js";
+import { Button, Combobox, Dialog, Icon, Loading, Menu, Notice, Page } from "./ui/index.js";
 import Login, { loginError } from "./pages/login.js";
 
 /** Pages of the rail: path, key after `g`, label, and the number beside the label with its kind. */
@@ -29,6 +29,8 @@ export const HEALTH_ICONS = { healthy: "good", degraded: "warn", stalled: "error
 
 const showAge = () => age(Math.round(dataAge.value));
 const isHelpOpen = signal(false);
+const isPaletteOpen = signal(false);
+const openPalette = () => (isPaletteOpen.value = true);
 const openHelp = () => (isHelpOpen.value = true);
 const nextTheme = () => (theme.value = { system: "light", light: "dark", dark: "system" }[theme.value]);
 const switchZone = () => (timeZone.value = timeZone.value === "utc" ? "local" : "utc");
@@ -37,6 +39,7 @@ const isDark = () => theme.value === "dark" || (theme.value === "system" && matc
 const getFilter = () => document.querySelector("[data-filter]");
 
 registerShortcuts("Everywhere", [
+  ["Ctrl+k", "Go to a page, job, task or queue", openPalette],
   ["/", "Filter", () => (getFilter() ? getFilter().focus() : navigate("jobs?focus=filter"))],
   [".", "Pause or resume live data", switchLive],
   ["u", "Local time or UTC", switchZone],
@@ -98,12 +101,12 @@ function Verdict() {
   const { database, schema } = session.value;
   const [spoken, setSpoken] = useState("");
   // Announces changes of health, not every number in the sentence.
-  useEffect(() => setSpoken(sentence(verdict?.sentence)), [verdict?.health]);
+  useEffect(() => setSpoken(verdict?.sentence), [verdict?.health]);
   return html`${route.value.page === "overview"
       ? html`<span class="place">${database} · ${schema}</span>`
       : html`<a class="verdict" data-health=${verdict?.health} href=${link("")} title=${verdict?.sentence}>
           ${verdict && html`<${Icon} name=${HEALTH_ICONS[verdict.health] ?? "unknown"} />`}
-          <span>${heading(verdict?.sentence ?? "Waiting for the first data")}</span></a>`}
+          <span>${verdict?.sentence ?? "Waiting for the first data"}</span></a>`}
     <span class="visually-hidden" role="status">${spoken}</span>`;
 }
 
@@ -124,6 +127,7 @@ function Header() {
   const tool = { class: "wide-only", kind: "quiet" };
   return html`<header class="top">
     <${Environment} /><${Verdict} /><span class="spacer"></span><${Status} />
+    <${Button} ...${tool} icon="search" label="Go to (Ctrl+K)" onClick=${openPalette} />
     <${Button} ...${tool} title="Local time or UTC (u)" onClick=${switchZone}>${zone()}<//>
     <${Button} ...${tool} icon=${isDark() ? "moon" : "sun"} label=${`Theme: ${theme.value} (d)`} onClick=${nextTheme} />
     <${Button} ...${tool} icon="help" label="Keyboard shortcuts (?)" onClick=${openHelp} />
@@ -131,23 +135,14 @@ function Header() {
   </header>`;
 }
 
-const OUTAGES = {
-  timeout: "The database has been too slow to answer",
-  schema_missing: "The queue’s schema has been missing",
-  permission_denied: "The database role has lacked permissions",
-  internal_error: "This dashboard has failed to read the queue",
-};
-
 function describeTrouble() {
   const { outage, taken_at: taken } = overview.value ?? {};
   if (outage) {
     // The overview explains a queue that it could never read.
-    if (!taken && route.value.page === "overview") return null;
-    const what = OUTAGES[outage.code] ?? "The database has been unreachable";
-    const shown = taken ? ` The pages show data from ${time(taken)}.` : "";
-    return `${what} for ${age(outage.since_seconds)}, retrying.${shown} Actions are off until the database answers. ${sentence(outage.message)}`;
+    if (!taken) return route.value.page === "overview" ? null : outage.sentence;
+    return `${outage.sentence} The pages show data from ${time(taken)}.`;
   }
-  if (!overview.value) return sentence(problem.value?.detail);
+  if (!overview.value) return problem.value?.detail;
   if (connection.value !== "offline" || !(dataAge.value > 5)) return null;
   return `The dashboard’s server does not answer, reconnecting. The pages show data that is ${showAge()} old.`;
 }
@@ -155,8 +150,8 @@ function describeTrouble() {
 /** What the reader must know before any number: an outage, a problem with the schema, old data. */
 function Banner() {
   const text = describeTrouble();
-  const kind = overview.value && !overview.value.outage ? "warn" : "error";
-  return text && html`<div class="banner" data-kind=${kind} role="alert"><${Icon} name="warn" /><span>${text}</span></div>`;
+  const { outage } = overview.value ?? {};
+  return text && html`<div class="banner" data-kind=${overview.value && !outage ? "warn" : "error"} data-outage=${outage?.code} role="alert"><${Icon} name="warn" /><span>${text}</span></div>`;
 }
 
 const modules = new Map();
@@ -185,6 +180,20 @@ function Body({ page }) {
   }
   if (page === "missing") return html`<${Page} title="Page not found"><p><a href=${link("")}>Open the overview</a></p><//>`;
   return module ? html`<${module.default} params=${params} query=${query} />` : html`<${Loading} />`;
+}
+
+/** Goes to a page, a job, a task or a queue by its name. */
+function Palette({ onClose }) {
+  const [text, setText] = useState("");
+  const { data, isCurrent } = useLive(text.trim() ? "/places" : null, { q: text }, { isFrozen: true });
+  const pages = PAGES.filter(([, , label]) => label.toLowerCase().startsWith(text.trim().toLowerCase()));
+  const options = [...pages.map(([path, , label]) => ({ text: path, label, help: "page" })), ...(isCurrent && data ? data.options : [])];
+  const go = (option) => {
+    onClose();
+    navigate(option.text);
+  };
+  return html`<${Dialog} title="Go to" onClose=${onClose}><${Combobox} name="palette" label="Page, job id, task or queue"
+    placeholder="Page, job id, task or queue" value=${text} options=${options} first=${0} onType=${setText} onPick=${go} /><//>`;
 }
 
 const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", Escape: "Esc" };
@@ -221,5 +230,6 @@ export function Shell() {
       <${Bottom} />
     </div>
     ${isHelpOpen.value && html`<${Help} />`}
+    ${isPaletteOpen.value && html`<${Palette} onClose=${() => (isPaletteOpen.value = false)} />`}
     ${!here.user && html`<${Dialog} title="Your session has ended" onClose=${() => {}}><${Login} /><//>`}`;
 }
