@@ -208,14 +208,14 @@ class BaseShards:
         return local
 
     def _derive(self, kind: "type[S]", **options: Any) -> "S":
-        """Return shards of another kind or with other options of their clients."""
-        return kind(
-            self.databases,
-            route=self.route,
-            new=self.new,
-            draining=self.draining,
-            **{**self._options, **options},
-        )
+        """Return shards of another kind or with other options."""
+        given: dict[str, Any] = {
+            "route": self.route,
+            "new": self.new,
+            "draining": self.draining,
+            **self._options,
+        }
+        return kind(self.databases, **{**given, **options})
 
     # Procedures
 
