@@ -148,6 +148,9 @@ class Worker:
         if (state is RunState.ENDED or state is RunState.CLAIMED) and (
             batcher := self._batchers.get_batcher(outcome)
         ) is not None:
+            if self._seat is not None and not batcher.has_room:
+                # An outage of this shard must not take slots from the others.
+                self._seat.leave()
             await batcher.put(
                 PendingCompletion(outcome, partial(self._on_written, context, seconds))
             )
@@ -155,6 +158,8 @@ class Worker:
             self.job_count += 1
             return
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
+        if self._seat is not None:
+            self._seat.leave()
         written = None
         if state is not RunState.DISCARDED:
             written = await self._completer.complete(
