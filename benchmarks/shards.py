@@ -1,66 +1,67 @@
-"""The same jobs and as many workers on one database, and on several side by side."""
+"""One worker process on one server, and over the shards of 2 and 4 servers: CPU time per job.
 
-import time
-from collections.abc import Callable, Sequence
+All servers share the machine, so only CPU time shows what shards cost.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-from benchmarks.contenders.contender import CONCURRENCY
 from benchmarks.rounds import Figures, alternated, ratios, summary
-from benchmarks.server import Server
+from benchmarks.server import Server, served
 from graphile_worker._bench.adding import add_trivial_jobs
-from graphile_worker._bench.processes import WorkerProcess, start_workers
-from graphile_worker._bench.schema import BenchTarget, open_bench_target
+from graphile_worker._bench.processes import QUIET_VARIABLES
+from graphile_worker.sync import Client
+
+SCHEMA = "graphile_worker"
+SHARD_COUNTS = (1, 2, 4)
 
 
-def shards(server: Server, *, jobs: int, databases: int, rounds: int) -> dict[str, Any]:
-    measures = {
-        "shards": shape(server, jobs, shards=databases, workers_each=1),
-        "one_database": shape(server, jobs, shards=1, workers_each=databases),
-        "one_worker": shape(server, jobs, shards=1, workers_each=1),
-    }
-    found = alternated(measures, rounds)
+def shards(server: Server, *, jobs: int, rounds: int, pg: int) -> dict[str, Any]:
+    """Measure the given server alone, and with further ones."""
+    with ExitStack() as stack:
+        servers = [server]
+        servers += [stack.enter_context(served(pg)) for _ in range(max(SHARD_COUNTS) - 1)]
+        measures: dict[str, Callable[[], Figures]] = {
+            f"shards_{count}": partial(measure, servers[:count], jobs) for count in SHARD_COUNTS
+        }
+        # Without the code of shards.
+        measures["one_database"] = partial(measure, servers[:1], jobs, is_sharded=False)
+        found = alternated(measures, rounds)
     return {
-        "settings": {"jobs": jobs, "databases": databases, "rounds": rounds},
+        "settings": {"jobs": jobs, "shards": list(SHARD_COUNTS), "rounds": rounds},
         "shapes": {name: summary(figures) for name, figures in found.items()},
-        "ratio_of": "jobs_per_second",
-        "ratios": ratios(found, "shards", "jobs_per_second"),
+        "ratio_of": "cpu_us_per_job",
+        "ratios": ratios(found, "shards_4", "cpu_us_per_job"),
     }
 
 
-def shape(server: Server, jobs: int, *, shards: int, workers_each: int) -> Callable[[], Figures]:
-    """Measures so many databases, with so many workers on each of them."""
-
-    def measure() -> Figures:
-        with ExitStack() as stack:
-            # Empty: a place of our own is made in each.
-            made = [server.database("empty", lambda _: None) for _ in range(shards)]
-            urls = [stack.enter_context(each).url for each in made]
-            places = [stack.enter_context(open_bench_target(url)) for url in urls]
-            for place in places:
-                with place.client() as client:
-                    add_trivial_jobs(client, jobs // shards)
-            started = [
-                worker
-                for place in places
-                for worker in stack.enter_context(_started(place, workers_each))
-            ]
-            return _drained(started, jobs // shards * shards)
-
-    return measure
-
-
-def _started(place: BenchTarget, count: int) -> Any:
-    return start_workers(count, place, "--once", "--jobs", str(CONCURRENCY))
-
-
-def _drained(started: Sequence[WorkerProcess], jobs: int) -> Figures:
-    """From the word to begin, all being ready, until the last has nothing to do."""
-    began = time.monotonic()
-    for worker in started:
-        worker.send_start()
-    reports = [worker.read_message("done") for worker in started]
-    assert sum(each["jobs"] for each in reports) == jobs
-    seconds = max(each["done"] for each in reports) - began
-    cpu = sum(each["cpu"] for each in reports)
-    return {"jobs_per_second": jobs / seconds, "cpu_us_per_job": cpu / jobs * 1e6}
+def measure(servers: list[Server], jobs: int, *, is_sharded: bool = True) -> Figures:
+    """Run trivial jobs, as many on each server, with one worker process."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(each.database("empty", lambda _: None)).url for each in servers]
+        for url in urls:
+            with Client(url, schema=SCHEMA) as client:
+                client.migrate()
+                add_trivial_jobs(client, jobs // len(servers))
+        settings = {
+            "jobs": jobs // len(servers) * len(servers),
+            "schema": SCHEMA,
+            "urls": urls,
+            "is_sharded": is_sharded,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.shards_worker"],
+            input=json.dumps(settings),
+            env={**os.environ, **QUIET_VARIABLES},
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+    figures: Figures = json.loads(done.stdout)
+    return figures

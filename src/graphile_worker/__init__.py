@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         SchemaMissing,
         SchemaTooNew,
         SchemaTooOld,
+        ShardError,
         TaskLoadError,
         TaskNotFound,
         TaskProcessDied,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from graphile_worker.results import Attempt, JobStatus, JobStatusState, Progress, Retention
     from graphile_worker.retries import Backoff, Discard, PartialFailure, Retry, Snooze
     from graphile_worker.runner import Runner, run, run_once, run_task_list, run_task_list_once
+    from graphile_worker.shards import Shards, ShardStatus, rendezvous
     from graphile_worker.tasks import (
         BaseJobContext,
         BatchTask,
@@ -155,6 +157,9 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "ShardError",
+    "ShardStatus",
+    "Shards",
     "Snooze",
     "SyncJobContext",
     "Task",
@@ -174,6 +179,7 @@ __all__ = [
     "parse_cron_items",
     "parse_crontab",
     "quick_add_job",
+    "rendezvous",
     "run",
     "run_migrations",
     "run_once",
@@ -229,6 +235,7 @@ _NAMES = {
         "SchemaMissing",
         "SchemaTooNew",
         "SchemaTooOld",
+        "ShardError",
         "TaskLoadError",
         "TaskNotFound",
         "TaskProcessDied",
@@ -285,6 +292,11 @@ _NAMES = {
         "run_once",
         "run_task_list",
         "run_task_list_once",
+    ),
+    "graphile_worker.shards": (
+        "ShardStatus",
+        "Shards",
+        "rendezvous",
     ),
     "graphile_worker.tasks": (
         "BaseJobContext",

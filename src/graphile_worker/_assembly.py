@@ -31,6 +31,7 @@ from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers
+from graphile_worker._worker.concurrency_limit import WorkerSeat
 from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.history_rotator import HistoryRotator
 from graphile_worker._worker.listener import NotificationListener
@@ -113,12 +114,16 @@ class WorkerComponents:
                 progress=self.progress,
                 timings=config.timings.lease,
             )
-        self.executors = Executors(
-            ThreadPool(), ProcessPool(config.options.task_processes, config.task_process_module)
-        )
-        self.client = Client(databases.own, **common)
-        self.sync_client = (
+        self.executors = config.shard.executors if config.shard else build_executors(config)
+        self.own_client = Client(databases.own, **common)
+        self.own_sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
+        )
+        # Tasks of one shard add jobs on all of them.
+        shard = config.shard
+        self.client = self.own_client if shard is None else shard.shards._localize(shard.name)
+        self.sync_client = (
+            self.own_sync_client if shard is None else shard.sync_shards._localize(shard.name)
         )
 
     @property
@@ -164,6 +169,12 @@ class WorkerComponents:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
 
+def build_executors(config: WorkerConfig) -> Executors:
+    return Executors(
+        ThreadPool(), ProcessPool(config.options.task_processes, config.task_process_module)
+    )
+
+
 @asynccontextmanager
 async def build_worker(
     config: WorkerConfig, databases: WorkerConnections, *, once: bool
@@ -173,6 +184,10 @@ async def build_worker(
         stack.push_async_callback(databases.close)
         components = WorkerComponents(config, databases, once=once)
         stack.push_async_callback(components.close_announcers)
+        if (shard := config.shard) is not None:
+            stack.enter_context(shard.shards._attach_worker(shard.name, components.own_client))
+            if (client := components.own_sync_client) is not None:
+                stack.enter_context(shard.sync_shards._attach_worker(shard.name, client))
         stack.enter_context(
             log_events(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage
@@ -186,8 +201,9 @@ async def build_worker(
         await warn_if_unencrypted(config, databases)
         if components.lease_service is not None:
             await stack.enter_async_context(components.lease_service)
-        stack.push_async_callback(components.executors.processes.close)
-        stack.callback(components.executors.threads.close)
+        if config.shard is None:
+            stack.push_async_callback(components.executors.processes.close)
+            stack.callback(components.executors.threads.close)
         stack.push_async_exit(partial(_shut_down, config, components))
         deps = await stack.enter_async_context(_run_lifespan(config, components))
         components.pool = _build_pool(config, components, deps, once=once)
@@ -290,6 +306,7 @@ def _build_pool(
         payload_budget=payload_budget,
         timings=timings.claim,
         recorder=components.recorder,
+        shard=None if config.shard is None else config.shard.name,
     )
     completer = Completer(
         databases.own,
@@ -323,6 +340,10 @@ def _build_pool(
         payload_budget=payload_budget,
     )
     source = _build_source(config, components, completer, once=once)
+    gate = None
+    if config.shard is not None:
+        gate = config.shard.limit.open_gate()
+        source.on_stop = gate.close
     cancellation = Cancellation()
     resources = PoolResources(
         deps=deps,
@@ -349,6 +370,7 @@ def _build_pool(
             recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
             retentions=config.retentions,
+            seat=None if gate is None else WorkerSeat(gate, source),
         )
         for _ in range(options.concurrency)
     ]

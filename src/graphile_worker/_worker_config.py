@@ -7,6 +7,7 @@ from dataclasses import field
 from datetime import timedelta
 from typing import Any
 
+from graphile_worker import sync
 from graphile_worker._db.conninfo import find_plaintext_risk
 from graphile_worker._db.database import run_plan
 from graphile_worker._db.external_connections import ExternalConnectionDatabase
@@ -23,10 +24,12 @@ from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
 from graphile_worker._worker.completion_batcher import MAX_PENDING
+from graphile_worker._worker.concurrency_limit import ConcurrencyLimit
 from graphile_worker._worker.listener import ListenTimings
 from graphile_worker._worker.pauses import PauseTimings
 from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker._worker.process_main import reject_in_task_process
+from graphile_worker._worker.run_job import Executors
 from graphile_worker._worker.sources.prefetch import PrefetchTimings
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaError
@@ -34,6 +37,7 @@ from graphile_worker.events import Migrating
 from graphile_worker.hooks import NOT_MIGRATED_MESSAGE, Hooks
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import Retention
+from graphile_worker.shards import Shards
 from graphile_worker.tasks import Task, TaskRouter, find_retentions
 from graphile_worker.tasks.importing import locate_task
 
@@ -59,6 +63,16 @@ class WorkerTimings(LazyKeywordDataclass):
     clock: Clock = field(default_factory=SystemClock)
 
 
+class WorkerShard(LazyKeywordDataclass):
+    """A shard, and what its worker shares with those of the other shards."""
+
+    name: str
+    shards: Shards
+    sync_shards: sync.Shards
+    limit: ConcurrencyLimit
+    executors: Executors
+
+
 class WorkerConfig(LazyKeywordDataclass):
     """The configuration of a worker, besides its database."""
 
@@ -75,6 +89,8 @@ class WorkerConfig(LazyKeywordDataclass):
     task_process_module: str | None = None
     """Module that task processes import first."""
     timings: WorkerTimings = WorkerTimings()
+    shard: WorkerShard | None = None
+    """The shard of this worker, if its process runs one for each of several shards."""
 
     @property
     def retentions(self) -> dict[str, Retention]:

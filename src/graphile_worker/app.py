@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from graphile_worker import sync
 from graphile_worker._client import CallerTransaction
 from graphile_worker._db.external_connections import OpenTransaction
+from graphile_worker._shards import BaseShards
 from graphile_worker._support.logs import Logger
 from graphile_worker.client import Client
 from graphile_worker.errors import ConfigurationError
@@ -26,6 +27,7 @@ from graphile_worker.options import (
     WorkerOptions,
 )
 from graphile_worker.results import JobStatus, Retention
+from graphile_worker.shards import Shards
 from graphile_worker.tasks import D, ReadResult, TaskRouter
 from graphile_worker.tasks.task import warn_if_in_loop
 
@@ -57,12 +59,12 @@ class AppResultSource:
 
     def result(self, job: Job[Any], timeout: timedelta | None) -> Any:
         warn_if_in_loop("job.aresult", depth=3)
-        return self._app._get_sync_client()._wait_for_result(
+        return self._app._get_sync_result_client(job.id, job.shard)._wait_for_result(
             job.id, timeout, read_result=self._read_result, caller=self._find_caller(job)
         )
 
     async def aresult(self, job: Job[Any], timeout: timedelta | None) -> Any:  # noqa: ASYNC109
-        return await self._app._get_client()._wait_for_result(
+        return await self._app._get_result_client(job.id, job.shard)._wait_for_result(
             job.id, timeout, read_result=self._read_result, caller=self._find_caller(job)
         )
 
@@ -80,7 +82,8 @@ class App(TaskRouter[D]):
 
     Args:
         dsn: Connection string, or a function that returns one for each new connection, for example
-            with a password that expires (default: `DATABASE_URL`, then libpq's variables).
+            with a password that expires (default: `DATABASE_URL`, then libpq's variables), or
+            `Shards`.
         schema: Schema of Graphile Worker (default: `GRAPHILE_WORKER_SCHEMA`).
         lifespan: Function that returns an async context manager. A worker enters it before its
             first job, and tasks find the value that it yields in `ctx.deps`.
@@ -102,7 +105,7 @@ class App(TaskRouter[D]):
     @overload
     def __init__(
         self: "App[None]",
-        dsn: str | Callable[[], str] | None = None,
+        dsn: str | Callable[[], str] | BaseShards | None = None,
         *,
         schema: str | None = None,
         lifespan: None = None,
@@ -117,7 +120,7 @@ class App(TaskRouter[D]):
     @overload
     def __init__(
         self,
-        dsn: str | Callable[[], str] | None = None,
+        dsn: str | Callable[[], str] | BaseShards | None = None,
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]],
@@ -131,7 +134,7 @@ class App(TaskRouter[D]):
     ) -> None: ...
     def __init__(
         self,
-        dsn: str | Callable[[], str] | None = None,
+        dsn: str | Callable[[], str] | BaseShards | None = None,
         *,
         schema: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[D]] | None = None,
@@ -160,10 +163,12 @@ class App(TaskRouter[D]):
         self._use_local_time = use_local_time
         self._max_payload_bytes = max_payload_bytes
         self._prepared_statements = prepared_statements
-        self._sync_client: sync.Client | None = None
+        self._sync_client: sync.Client | sync.Shards | None = None
         self._sync_client_lock = threading.Lock()
         # A client belongs to one event loop, and a program may run several loops in turn.
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client | Shards] = (
+            WeakKeyDictionary()
+        )
         self._current_connection: ContextVar[object] = ContextVar("connection", default=None)
         self._client_override: ClientProvider | None = None
         self.include(*include)
@@ -225,38 +230,62 @@ class App(TaskRouter[D]):
         """Add jobs from async code. See `add_jobs`."""
         return await self._get_client().add_jobs(specs, conn=self._resolve_connection(conn))
 
-    def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+    def remove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
 
-        See `Client.remove_job`.
+        Args:
+            job_key: Key of the job.
+            shard_key: The `shard_key` with which it was added, if the app has several shards.
+            conn: Your connection, whose transaction the call joins.
+
+        Returns:
+            The removed job, or None if no job has this key.
         """
-        return self._get_sync_client().remove_job(job_key, conn=self._resolve_connection(conn))
+        client, conn = self._get_sync_client(), self._resolve_connection(conn)
+        chosen = _get_shard_options(client, shard_key=shard_key)
+        return client.remove_job(job_key, conn=conn, **chosen)
 
-    async def aremove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+    async def aremove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
         """Remove a job from async code. See `remove_job`."""
-        return await self._get_client().remove_job(job_key, conn=self._resolve_connection(conn))
+        client, conn = self._get_client(), self._resolve_connection(conn)
+        chosen = _get_shard_options(client, shard_key=shard_key)
+        return await client.remove_job(job_key, conn=conn, **chosen)
 
-    def status(self, job_id: int, *, conn: object = None) -> JobStatus:
+    def status(self, job_id: int, *, shard: str | None = None, conn: object = None) -> JobStatus:
         """Get what is known of a job: its state, attempts, progress, error and times.
 
         Args:
             job_id: Id of the job.
+            shard: Name of its shard, if the app has several: `job.shard`.
             conn: Your connection, whose transaction the call joins.
 
         Returns:
             The status. Its state is unknown if the job is deleted and left no outcome.
         """
-        return self._get_sync_client().status(job_id, conn=self._resolve_connection(conn))
+        client, conn = self._get_sync_client(), self._resolve_connection(conn)
+        chosen = _get_shard_options(client, shard=shard)
+        return client.status(job_id, conn=conn, **chosen)
 
-    async def astatus(self, job_id: int, *, conn: object = None) -> JobStatus:
+    async def astatus(
+        self, job_id: int, *, shard: str | None = None, conn: object = None
+    ) -> JobStatus:
         """Get what is known of a job from async code. See `status`."""
-        return await self._get_client().status(job_id, conn=self._resolve_connection(conn))
+        client, conn = self._get_client(), self._resolve_connection(conn)
+        chosen = _get_shard_options(client, shard=shard)
+        return await client.status(job_id, conn=conn, **chosen)
 
-    def result(self, job_id: int, *, timeout: timedelta | None = None) -> Any:
+    def result(
+        self, job_id: int, *, shard: str | None = None, timeout: timedelta | None = None
+    ) -> Any:
         """Wait until a job ends, and return what its task returned.
 
         Args:
             job_id: Id of the job.
+            shard: Name of its shard, if the app has several: `job.shard`.
             timeout: Longest wait (default: no limit).
 
         Returns:
@@ -272,13 +301,19 @@ class App(TaskRouter[D]):
             TimeoutError: The job did not end in time.
         """
         warn_if_in_loop("app.aresult")
-        return self._get_sync_client()._wait_for_result(job_id, timeout, caller=self._find_caller())
+        client = self._get_sync_result_client(job_id, shard)
+        return client._wait_for_result(job_id, timeout, caller=self._find_caller())
 
-    async def aresult(self, job_id: int, *, timeout: timedelta | None = None) -> Any:  # noqa: ASYNC109
+    async def aresult(
+        self,
+        job_id: int,
+        *,
+        shard: str | None = None,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
+    ) -> Any:
         """Wait for the result of a job in async code. See `result`."""
-        return await self._get_client()._wait_for_result(
-            job_id, timeout, caller=self._find_caller()
-        )
+        client = self._get_result_client(job_id, shard)
+        return await client._wait_for_result(job_id, timeout, caller=self._find_caller())
 
     def enqueue(
         self, spec: JobSpec, conn: object = None, read_result: ReadResult | None = None
@@ -345,7 +380,7 @@ class App(TaskRouter[D]):
             options: Options of the worker. Those of the app take precedence.
             concurrency: Number of jobs that run at the same time.
             tasks: Identifiers of the tasks to run (default: all).
-            database: Connection string or pool (default: the app's `dsn`).
+            database: Connection string, pool or `Shards` (default: the app's `dsn`).
             schema: Schema of Graphile Worker (default: the app's).
 
         Returns:
@@ -355,13 +390,13 @@ class App(TaskRouter[D]):
             TaskNotFound: A name in `tasks` is unknown.
         """
         # Imported here, so that programs that only add jobs start without it.
-        from graphile_worker.runner import Runner
+        from graphile_worker.runner import build_runner
 
         overrides: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
         overrides |= self._get_worker_options()
         if schema:
             overrides["schema"] = schema
-        return Runner(
+        return build_runner(
             self.dsn if database is None else database,
             self if tasks is None else self.subset(tasks),
             crontab=crontab,
@@ -374,6 +409,21 @@ class App(TaskRouter[D]):
             logger=logger,
             handle_signals=handle_signals,
         )
+
+    def _get_dsn(self, shard: str | None = None) -> str | Callable[[], str] | None:
+        """Return the connection string, for what works on one database.
+
+        Raises:
+            ConfigurationError: The app has several shards, and none or an unknown one is chosen.
+        """
+        if not isinstance(self.dsn, BaseShards):
+            return self.dsn
+        if shard is None or shard not in self.dsn.databases:
+            names = ", ".join(self.dsn.names)
+            raise ConfigurationError(f"the app has several shards. Choose one of {names}.")
+        database: Any = self.dsn.databases[shard]
+        dsn: str | Callable[[], str] | None = database
+        return dsn
 
     def _get_worker_options(self) -> dict[str, Any]:
         """Return the worker options that the app sets."""
@@ -442,15 +492,31 @@ class App(TaskRouter[D]):
     def _resolve_connection(self, conn: object) -> object:
         return self._current_connection.get() if conn is None else conn
 
-    def _get_client(self) -> Client:
+    def _get_result_client(self, job_id: int, shard: str | None) -> Client:
+        client = self._get_client()
+        return client._get_result_client(job_id, shard) if isinstance(client, Shards) else client
+
+    def _get_sync_result_client(self, job_id: int, shard: str | None) -> sync.Client:
+        client = self._get_sync_client()
+        if isinstance(client, sync.Shards):
+            found: sync.Client = client._get_result_client(job_id, shard)
+            return found
+        return client
+
+    def _get_client(self) -> Client | Shards:
         if self._client_override is not None:
             return self._client_override.client
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients[loop] = Client(self.dsn, **self._build_client_options())
+            options = self._build_client_options()
+            self._clients[loop] = (
+                self.dsn._derive(Shards, **options)
+                if isinstance(self.dsn, BaseShards)
+                else Client(self.dsn, **options)
+            )
         return self._clients[loop]
 
-    def _get_sync_client(self) -> sync.Client:
+    def _get_sync_client(self) -> sync.Client | sync.Shards:
         if self._client_override is not None:
             return self._client_override.sync_client
         # Two threads may make their first call at the same time.
@@ -459,5 +525,13 @@ class App(TaskRouter[D]):
                 self._sync_client = self._open_sync_client()
             return self._sync_client
 
-    def _open_sync_client(self) -> sync.Client:
-        return sync.Client(self.dsn, **self._build_client_options())
+    def _open_sync_client(self) -> sync.Client | sync.Shards:
+        options = self._build_client_options()
+        if isinstance(self.dsn, BaseShards):
+            return self.dsn._derive(sync.Shards, **options)
+        return sync.Client(self.dsn, **options)
+
+
+def _get_shard_options(client: object, **options: Any) -> dict[str, Any]:
+    """Return the options that only shards have. One database ignores them, as `shard_key`."""
+    return options if isinstance(client, BaseShards) else {}

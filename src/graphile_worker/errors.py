@@ -4,6 +4,7 @@ GraphileWorkerError
 ├── ConfigurationError     an option or argument is not valid               (also ValueError)
 ├── CrontabError           a crontab cannot be parsed; lists all problems   (also ValueError)
 ├── JobSpecError           this job cannot be added or changed
+├── ShardError             the caller's connection belongs to another shard than the job
 ├── CleanupBlocked         transactions that add jobs stayed open
 ├── QueueBusy              a worker has locked the named queue to pause or resume
 ├── FilterError            a filter for jobs cannot be parsed               (also ValueError)
@@ -104,6 +105,10 @@ class JobSpecError(GraphileWorkerError):
         # The value of another type may not be picklable.
         value = self.value if isinstance(self.value, str | int | float | None) else None
         return type(self), (self.argument, value, self.reason, self.code, str(self))
+
+
+class ShardError(GraphileWorkerError):
+    """The caller's connection belongs to another shard than the job, or to none."""
 
 
 class QueueBusy(GraphileWorkerError):

@@ -34,6 +34,8 @@ class Event(LazyKeywordDataclass):
 
     name: ClassVar[str]
     """Name of the event, as in Graphile Worker for Node."""
+    shard: str | None = None
+    """Name of the shard, or None without shards."""
 
 
 class PoolEvent(Event):

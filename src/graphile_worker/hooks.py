@@ -345,6 +345,66 @@ class Hooks:
             await asyncio.wait(busy, timeout=CANCEL_TIMEOUT_SECONDS)
 
 
+class ShardHooks(Hooks):
+    """The hooks of one shard: its events and operations go to the hooks of the program, too.
+
+    Functions that are registered here receive only what happens on this shard.
+    """
+
+    # Not the registry of its base: an instrumentor listens to the parent.
+    _instances: ClassVar["InstanceRegistry[Hooks]"] = InstanceRegistry()
+
+    def __init__(self, parent: Hooks, shard: str) -> None:
+        self._parent = parent
+        self._shard = shard
+        super().__init__()
+
+    @property
+    def _recorder(self) -> Recorder | None:
+        recorder = self._parent._recorder
+        return None if recorder is None else recorder.get_shard(self._shard)
+
+    @_recorder.setter
+    def _recorder(self, recorder: Recorder | None) -> None:
+        """Ignore None from the constructor: an exporter sets the recorder of the parent."""
+
+    def has_listeners(self, event: type[Event]) -> bool:
+        return super().has_listeners(event) or self._parent.has_listeners(event)
+
+    def emit(self, event: Event) -> None:
+        object.__setattr__(event, "shard", self._shard)
+        super().emit(event)
+        self._parent.emit(event)
+
+    async def drain(self, within: timedelta | None = None) -> None:
+        await super().drain(within)
+        await self._parent.drain(within)
+
+    @property
+    def is_behind(self) -> bool:
+        return self._parent.is_behind
+
+    async def catch_up(self) -> None:
+        await self._parent.catch_up()
+
+    def has_wrappers(self, operation: type[Operation]) -> bool:
+        return self._parent.has_wrappers(operation)
+
+    def around_sync(self, operation: Operation) -> AbstractContextManager[None]:
+        return self._parent.around_sync(operation)
+
+    def around_sync_only(self, operation: Operation) -> AbstractContextManager[None]:
+        return self._parent.around_sync_only(operation)
+
+    def around_async(self, operation: Operation) -> AbstractAsyncContextManager[None]:
+        return self._parent.around_async(operation)
+
+    def around_thread(
+        self, operation: Operation
+    ) -> AbstractAsyncContextManager[AbstractContextManager[None]]:
+        return self._parent.around_thread(operation)
+
+
 class _Registry(dict[type[object], tuple[F, ...]], Generic[F]):
     """Functions by event class, base classes included, cached by the first lookup.
 

@@ -63,6 +63,8 @@ class JobOptions(TypedDict, total=False):
     """What to do when a job already has the key (default: "replace")."""
     flags: Collection[str] | None
     """Labels, by which a worker can leave jobs out with `forbidden_flags` (default: none)."""
+    shard_key: str | None
+    """Text that decides the shard, if there are several (default: the job key or the queue)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class JobSpec:
     job_key: str | None = None
     job_key_mode: JobKeyMode | JobKeyModeName | None = None
     flags: Collection[str] | None = None
+    shard_key: str | None = None
 
     def __post_init__(self) -> None:
         check_name("identifier", self.identifier, 128, "GWBID")
@@ -105,6 +108,8 @@ class JobSpec:
             check_smallint("priority", self.priority)
         if self.flags is not None:
             _check_flags(self.flags)
+        if self.shard_key is not None:
+            check_text("shard_key", self.shard_key)
 
 
 JOB_OPTION_NAMES = tuple(JobOptions.__annotations__)
@@ -172,6 +177,7 @@ class Job(Generic[R_co]):
         "_payload",
         "_result_source",
         "_run_at",
+        "_shard",
         "_updated_at",
         "attempts",
         "id",
@@ -188,6 +194,9 @@ class Job(Generic[R_co]):
 
     # Not set unless `enqueue` or `aenqueue` of a task returned the job.
     _result_source: ResultSource
+
+    # Not set without shards.
+    _shard: str
 
     def __init__(
         self,
@@ -225,6 +234,11 @@ class Job(Generic[R_co]):
         self.revision = revision
         self._flags = flags
         self._payload: Any = _NOT_DECODED
+
+    @property
+    def shard(self) -> str | None:
+        """Return the name of the job's shard, or None without shards."""
+        return getattr(self, "_shard", None)
 
     @property
     def payload(self) -> Any:

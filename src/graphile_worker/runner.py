@@ -11,14 +11,16 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
+from graphile_worker import sync
 from graphile_worker._assembly import (
     WorkerComponents,
     background_tasks,
+    build_executors,
     build_stale_locks,
     build_worker,
     rescue_once,
@@ -29,18 +31,22 @@ from graphile_worker._db.worker_connections import (
     wrap_connection,
 )
 from graphile_worker._discovery.discovery import build_tasks, load_tasks, resolve_cron_items
+from graphile_worker._shard_group import ShardGroup
+from graphile_worker._shards import BaseShards
 from graphile_worker._support.logs import Logger, resolve_logger
 from graphile_worker._worker.claimer import ForbiddenFlags
+from graphile_worker._worker.concurrency_limit import ConcurrencyLimit
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker._worker.signals import handle_signals
-from graphile_worker._worker_config import Lifespan, WorkerConfig
+from graphile_worker._worker_config import Lifespan, WorkerConfig, WorkerShard
 from graphile_worker.client import Client
 from graphile_worker.crontab import ParsedCronItem
-from graphile_worker.errors import WorkerStoppedError
+from graphile_worker.errors import ConfigurationError, WorkerStoppedError
 from graphile_worker.events import ForcefulShutdown, GracefulShutdown, RunnerStarted
-from graphile_worker.hooks import Hooks
+from graphile_worker.hooks import Hooks, ShardHooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
+from graphile_worker.shards import Shards
 from graphile_worker.tasks import Task, TaskRouter
 
 TaskSource = TaskRouter[Any] | Mapping[str, Callable[..., Any]] | Path | str
@@ -64,7 +70,7 @@ async def run(
 
     Args:
         database: Connection string or a function that returns one (default: `DATABASE_URL`, then
-            `PGDATABASE`), or your psycopg, asyncpg or SQLAlchemy pool.
+            `PGDATABASE`), or your psycopg, asyncpg or SQLAlchemy pool, or `Shards`.
         tasks: App or router, mapping of names to functions, or path of a tasks folder. An app
             brings its lifespan, hooks and cron items.
         crontab: Text of a crontab.
@@ -84,7 +90,7 @@ async def run(
         ConfigurationError: An option or a task is not valid.
         SchemaError: The schema cannot be upgraded.
     """
-    runner = Runner(
+    runner = build_runner(
         database,
         tasks,
         crontab=crontab,
@@ -116,7 +122,7 @@ async def run_once(
     Returns:
         The number of jobs that were run.
     """
-    runner = Runner(
+    runner = build_runner(
         database,
         tasks,
         options=options,
@@ -138,7 +144,7 @@ async def run_task_list(
     handle_signals: bool = True,
 ) -> "Runner":
     """Start a worker without migrating the schema. See `run` for the arguments."""
-    runner = Runner(
+    runner = build_runner(
         database, tasks, options=options, hooks=hooks, handle_signals=handle_signals, migrate=False
     )
     return await runner.start()
@@ -202,28 +208,39 @@ class Runner:
         migrate: bool = True,
         task_process_module: str | None = None,
     ) -> None:
-        self.options = options or WorkerOptions()
-        self.hooks: Hooks = _merge_hooks(hooks, tasks)
-        self.exit_signal: signal.Signals | None = None
-        self._database = database
-        self._config = WorkerConfig(
-            options=self.options,
-            tasks=resolve_tasks(tasks, self.options),
+        options = options or WorkerOptions()
+        config = WorkerConfig(
+            options=options,
+            tasks=resolve_tasks(tasks, options),
             definitions=tasks if isinstance(tasks, TaskRouter) else None,
             cron_items=resolve_cron_items(
                 tasks,
                 crontab=crontab,
                 crontab_file=crontab_file,
                 cron_items=cron_items,
-                allow_unsafe=self.options.allow_unsafe_tasks,
+                allow_unsafe=options.allow_unsafe_tasks,
             ),
-            hooks=self.hooks,
+            hooks=_merge_hooks(hooks, tasks),
             logger=resolve_logger(logger),
             lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,
             forbidden_flags=forbidden_flags,
             migrate=migrate and _may_migrate(tasks),
             task_process_module=task_process_module,
         )
+        self._set_up(database, config, handle_signals=handle_signals)
+
+    @classmethod
+    def _from_config(cls, database: object, config: WorkerConfig) -> Self:
+        runner = cls.__new__(cls)
+        runner._set_up(database, config, handle_signals=False)
+        return runner
+
+    def _set_up(self, database: object, config: WorkerConfig, *, handle_signals: bool) -> None:
+        self.options = config.options
+        self.hooks: Hooks = config.hooks
+        self.exit_signal: signal.Signals | None = None
+        self._database = database
+        self._config = config
         self._handle_signals = handle_signals
         self._main_task: asyncio.Task[None] | None = None
         self._worker_task: asyncio.Task[Any] | None = None
@@ -236,7 +253,9 @@ class Runner:
         Raises:
             WorkerStoppedError: The runner is not running.
         """
-        return self._get_components().client
+        client = self._get_components().client
+        assert isinstance(client, Client)
+        return client
 
     @property
     def is_ready(self) -> bool:
@@ -412,15 +431,19 @@ class Runner:
 
     def _abort_start(self, number: signal.Signals) -> None:
         self.exit_signal = number
+        self._cancel_start()
+
+    def _cancel_start(self) -> None:
         if (starting := self._worker_task or self._main_task) is not None:
             starting.cancel()
 
     def _request_stop(self, stop_pool: Callable[[WorkerPool], None]) -> None:
-        if self._main_task is None or self._main_task.done():
+        running = self._worker_task or self._main_task
+        if running is None or running.done():
             return
         if self._components is None:
             # The worker is still starting.
-            self._main_task.cancel()
+            self._cancel_start()
         else:
             stop_pool(self._components.pool)
 
@@ -430,6 +453,113 @@ class Runner:
         if self._main_task is not None and self._main_task.done():
             raise WorkerStoppedError("this runner has stopped")
         return self._components
+
+
+class ShardedRunner(Runner):
+    """A worker over several shards: one pool for each, which share concurrency and lifespan.
+
+    It is ready while at least one shard is. A shard that is unreachable does not stop the others.
+    """
+
+    _database: BaseShards
+
+    @property
+    def client(self) -> Shards:  # type: ignore[override]
+        """Return the shards, on the worker's connections.
+
+        Raises:
+            WorkerStoppedError: The runner is not running.
+        """
+        client = self._get_components().client
+        assert isinstance(client, Shards)
+        return client
+
+    async def run_once(self) -> int:
+        async with self._open_group() as group:
+            return await group.run_once()
+
+    async def run_on_connection(self) -> int:
+        raise ConfigurationError("a connection belongs to one shard. Pass that connection.")
+
+    async def _run(self, started: asyncio.Future[None]) -> None:
+        def on_started() -> None:
+            if not started.done():
+                started.set_result(None)
+
+        async with self._open_group() as group:
+            await group.run(on_started)
+
+    @asynccontextmanager
+    async def _open_group(self) -> AsyncIterator[ShardGroup]:
+        config, hooks = self._config, self.hooks
+        self._worker_task = asyncio.current_task()
+        options: dict[str, Any] = {
+            "schema": self.options.schema,
+            "ext_schema": self.options.ext_schema,
+            "use_local_time": self.options.use_local_time,
+            "hooks": hooks,
+            "tasks": config.definitions,
+        }
+        limit = ConcurrencyLimit(self.options.concurrency, len(self._database.names))
+        executors = build_executors(config)
+        with handle_signals(self._on_signal) if self._handle_signals else nullcontext():
+            async with AsyncExitStack() as stack:
+                shards = await stack.enter_async_context(self._database._derive(Shards, **options))
+                sync_shards = stack.enter_context(self._database._derive(sync.Shards, **options))
+                stack.push_async_callback(executors.processes.close)
+                stack.callback(executors.threads.close)
+                deps = await stack.enter_async_context(config.lifespan())
+
+                def build_shard_runner(name: str) -> Runner:
+                    shard = WorkerShard(
+                        name=name,
+                        shards=shards,
+                        sync_shards=sync_shards,
+                        limit=limit,
+                        executors=executors,
+                    )
+                    return self._build_shard_runner(shard, deps)
+
+                group = ShardGroup(
+                    shards.names,
+                    build_shard_runner,
+                    config.logger,
+                    hooks._recorder,
+                    self.options.concurrency,
+                )
+                self._components = ShardComponents(group, shards)  # type: ignore[assignment]
+                yield group
+
+    def _build_shard_runner(self, shard: WorkerShard, deps: Any) -> Runner:
+        """Build a runner with the configuration of this one, and the hooks of its shard."""
+        items = self._config.cron_items
+        config = replace(
+            self._config,
+            hooks=ShardHooks(self.hooks, shard.name),
+            logger=self._config.logger.scope(shard=shard.name),
+            lifespan=lambda: nullcontext(deps),
+            # Each item is scheduled on one shard.
+            cron_items=None
+            if items is None
+            else lambda: [
+                item for item in items() if shard.shards.find_shard(item.identifier) == shard.name
+            ],
+            shard=shard,
+        )
+        return Runner._from_config(shard.shards.databases[shard.name], config)
+
+
+class ShardComponents(NamedTuple):
+    """What `Runner` needs of the workers of all shards."""
+
+    pool: ShardGroup
+    client: Shards
+
+
+def build_runner(database: object, tasks: TaskSource, **options: Any) -> Runner:
+    """Build a runner on one database, or on several shards."""
+    kind = ShardedRunner if isinstance(database, BaseShards) else Runner
+    return kind(database, tasks, **options)
 
 
 def resolve_tasks(tasks: TaskSource, options: WorkerOptions) -> Mapping[str, Task[..., Any]]:

@@ -1,16 +1,31 @@
 """Add and manage jobs from blocking code, with the names and signatures of `client`."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from graphile_worker._client import BaseClient, CallerTransaction
-from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
+from graphile_worker._db.database import (
+    SyncDatabase,
+    drive_sync,
+    run_plan_sync,
+    run_plan_sync_on,
+    with_retries_sync,
+)
 from graphile_worker._db.external_connections import adapt_sync_connection
 from graphile_worker._db.external_pools import open_sync_database
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._result_waiter import SyncResultWaiter, read_timeout
+from graphile_worker._shards import (
+    BaseShards,
+    Calls,
+    ClientOptions,
+    OnShard,
+    Route,
+    ShardStatus,
+    rendezvous,
+)
 from graphile_worker._sql.plans import admin
 from graphile_worker._sql.plans.cleanup import CleanupTask, plan_cleanup
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
@@ -22,6 +37,7 @@ from graphile_worker._sql.plans.pauses import (
     plan_resume_queue,
     plan_resume_task,
 )
+from graphile_worker._sql.plans.shards import plan_lock_kept
 from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
 from graphile_worker._sql.queries.claim import notify_jobs
@@ -402,6 +418,132 @@ class Client(BaseClient):
         if conn is None:
             return run_plan_sync(self._db, plan)
         return run_plan_sync_on(adapt_sync_connection(conn, self._schemas), plan)
+
+
+class Shards(BaseShards):
+    """Several databases as one queue, without an event loop. See `graphile_worker.Shards`.
+
+    Args:
+        databases: Database of each shard by its name, see `Client`.
+        route: Function of a key and the names of the shards, which returns one of the names.
+        new: Shards that were added, whose keys may still be elsewhere.
+        draining: Shards that get no more keys.
+        options: See `Client`.
+
+    Attributes:
+        names: Names of all shards.
+
+    Raises:
+        ConfigurationError: A name is not valid, or no shard is left.
+    """
+
+    def __init__(
+        self,
+        databases: Mapping[str, object],
+        *,
+        route: Route = rendezvous,
+        new: Collection[str] = (),
+        draining: Collection[str] = (),
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(databases, route=route, new=new, draining=draining, **options)
+
+    def client(self, name: str) -> Client:
+        """Return the client of one shard. See `graphile_worker.Shards.client`."""
+        client: Client = self._get_client(name)
+        return client
+
+    def add_job(
+        self,
+        identifier: str,
+        payload: Any = None,
+        *,
+        conn: object = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Add a job on the shard of its key. See `graphile_worker.Shards.add_job`."""
+        return self.add_spec(self._build_spec(identifier, payload, options), conn=conn)
+
+    def add_spec(self, spec: JobSpec, *, conn: object = None) -> Job:
+        """Add the job of a spec. See `graphile_worker.Shards.add_spec`."""
+        return self._run(self._add_spec(spec, conn))
+
+    def add_jobs(self, specs: Iterable[JobSpec], *, conn: object = None) -> list[Job]:
+        """Add jobs: on each shard all or none. See `graphile_worker.Shards.add_jobs`."""
+        return self._run(self._add_jobs(specs, conn))
+
+    def get_job(self, job_id: int, *, shard: str | None = None, conn: object = None) -> Job | None:
+        """Get a job by its id and its shard. See `graphile_worker.Shards.get_job`."""
+        return self._run(self._get_job(job_id, shard, conn))
+
+    def get_job_by_key(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
+        """Get a job by its key. See `graphile_worker.Shards.get_job_by_key`."""
+        return self._run(self._find_by_key("get_job_by_key", job_key, shard_key, conn))
+
+    def remove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
+        """Remove the job with this key. A running job finishes and is not retried.
+
+        See `graphile_worker.Shards.remove_job`.
+        """
+        return self._run(self._find_by_key("remove_job", job_key, shard_key, conn))
+
+    def status(self, job_id: int, *, shard: str | None = None, conn: object = None) -> JobStatus:
+        """Get what is known of a job. See `graphile_worker.Shards.status`."""
+        status: JobStatus = self._run(self._call_by_id("status", job_id, shard, conn))
+        return status
+
+    def result(self, job_id: int, *, shard: str, timeout: timedelta | None = None) -> Any:
+        """Wait until a job of a shard ends, and return what its task returned.
+
+        See `graphile_worker.Shards.result`.
+        """
+        return self.client(shard).result(job_id, timeout=timeout)
+
+    def read_status(self) -> list[ShardStatus]:
+        """Count the jobs of each shard, and those whose key now belongs to another shard.
+
+        See `graphile_worker.Shards.read_status`.
+        """
+        return self._run(self._read_status())
+
+    def migrate(self) -> int:
+        """Install or upgrade the schema on all shards. See `graphile_worker.Shards.migrate`."""
+        return self._run(self._migrate())
+
+    def close(self) -> None:
+        """Close the connections of all shards."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _run(self, calls: Calls[T]) -> T:
+        return drive_sync(calls, self._call)
+
+    def _call(self, step: OnShard) -> Any:
+        return step.call(self._get_client(step.name))
+
+    def _add_where_kept(self, spec: JobSpec, client: Client) -> Job | None:
+        def add() -> Job | None:
+            database: Any = client._db
+            with database.transaction() as connection:
+                if not run_plan_sync_on(connection, plan_lock_kept(spec)):
+                    return None
+                return client.add_spec(spec, conn=connection.raw)
+
+        return with_retries_sync(add)
+
+    def _open_client(self, name: str, options: Mapping[str, Any]) -> Client:
+        return Client(self.databases[name], **options)
 
 
 def run_migrations(

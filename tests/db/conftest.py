@@ -79,6 +79,15 @@ def table(database: TestDatabase, sql: Sql) -> Iterator[JobTable]:
 
 
 @pytest.fixture
+def shard_databases(databases, cluster, schema, template) -> Iterator[dict[str, TestDatabase]]:
+    """Three databases of one server as shards: a, b and c."""
+    names = {each: databases.acquire(template) for each in "abc"}
+    yield {each: TestDatabase(name, cluster, schema) for each, name in names.items()}
+    for name in names.values():
+        databases.release(name)
+
+
+@pytest.fixture
 async def conn(kind, database) -> AsyncIterator[Any]:
     async with open_connection(kind, database) as connection:
         yield connection

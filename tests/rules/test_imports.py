@@ -34,6 +34,8 @@ ADD = (
     "graphile_worker._metrics",
     "graphile_worker._payloads",
     "graphile_worker._result_waiter",
+    # The blocking shards are in `sync`, beside the blocking client.
+    "graphile_worker._shards",
     "graphile_worker._sql",
     "graphile_worker.events",
     "graphile_worker.hooks",
@@ -56,12 +58,14 @@ WORKER = (
     "graphile_worker._cron",
     "graphile_worker._discovery",
     "graphile_worker._lease",
+    "graphile_worker._shard_group",
     "graphile_worker._worker",
     "graphile_worker._worker_config",
     "graphile_worker.app",
     "graphile_worker.client",
     "graphile_worker.crontab",
     "graphile_worker.runner",
+    "graphile_worker.shards",
     "uvloop",
 )
 ADD_HELP = (*SETTINGS, "graphile_worker._cli.commands.add", "graphile_worker.jobs")

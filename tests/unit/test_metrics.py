@@ -187,7 +187,7 @@ def test_samples_of_another_version_that_do_not_fit_are_left_out():
     for name, labels, value in (
         (duration, ["a"], [[1, 2], 0.5]),
         (duration, ["a"], 3),
-        (definitions.JOBS_STARTED.name, ["a", "b"], 3),
+        (definitions.JOBS_STARTED.name, ["a", "shard", "c"], 3),
         (definitions.JOBS_STARTED.name, ["a"], [[1], 0.5]),
     ):
         families = decode_families(json.dumps([[name, [[labels, value]]]]))

@@ -30,6 +30,7 @@ SUBCOMMANDS = {
     "jobs": "List jobs, show what became of one, and change them.",
     "history": "Show and set how long outcomes of jobs are kept.",
     "workers": "List workers, and recover the jobs of dead ones.",
+    "shards": "Show the jobs of all shards.",
     "pause": "Pause tasks and named queues, and list what is paused.",
     "resume": "Resume paused tasks and named queues.",
     "audit": "List who changed which jobs, newest first.",

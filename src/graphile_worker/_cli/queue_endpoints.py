@@ -20,7 +20,8 @@ from graphile_worker._db.conninfo import ConninfoSource, read_conninfo_source
 from graphile_worker._sql.identifiers import Schemas
 
 UNKNOWN_QUEUE = Response(
-    HTTPStatus.SERVICE_UNAVAILABLE, body="no worker process has reported its database yet\n"
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    body="no worker process has reported its database yet, or it has several shards\n",
 )
 
 

@@ -14,6 +14,7 @@ from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._metrics.definitions import PROCESSES
 from graphile_worker._metrics.values import Families
 from graphile_worker._settings.definitions import CommandOptions
+from graphile_worker._shards import BaseShards
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.runner import Runner
 
@@ -49,8 +50,8 @@ def send_metrics(runner: Runner, command: CommandOptions, parent_metrics: int) -
 
 
 def locate_queue(settings: Settings) -> QueueLocation | None:
-    """Return the queue of the settings, or None if an app may set another."""
-    if settings.value("app") is not None:
+    """Return the queue of the settings, or None if an app may set another, or for shards."""
+    if settings.value("app") is not None or settings.value("shards") is not None:
         # A supervisor does not import the app, which may set another database or schema.
         return None
     options = settings.worker_options
@@ -62,7 +63,10 @@ def has_metrics(command: CommandOptions) -> bool:
     return command.health_port is not None and command.metrics != "off"
 
 
-def _locate_queue_of(runner: Runner) -> QueueLocation:
+def _locate_queue_of(runner: Runner) -> QueueLocation | None:
+    if isinstance(runner._database, BaseShards):
+        # One exporter for each shard serves the metrics of its queue.
+        return None
     return QueueLocation(
         cast("ConninfoSource", runner._database),
         Schemas.from_names(runner.options.schema, runner.options.ext_schema),

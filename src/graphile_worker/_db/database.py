@@ -3,7 +3,7 @@
 import asyncio
 import select
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar, assert_never
 
@@ -17,6 +17,7 @@ from graphile_worker._sql.sqlstate import add_hint
 from graphile_worker._support.failpoints import failpoint
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class ConnectionCounts(NamedTuple):
@@ -222,7 +223,7 @@ def has_rows(result: PGresult | None) -> bool:
     return result is not None and result.nfields > 0
 
 
-async def drive(plan: Plan[T], execute_step: Callable[[Step], Awaitable[Any]]) -> T:
+async def drive(plan: Generator[S, Any, T], execute_step: Callable[[S], Awaitable[Any]]) -> T:
     """Run a plan, with `execute_step` for each of its steps."""
     try:
         step = next(plan)
@@ -239,7 +240,7 @@ async def drive(plan: Plan[T], execute_step: Callable[[Step], Awaitable[Any]]) -
         return result
 
 
-def drive_sync(plan: Plan[T], execute_step: Callable[[Step], Any]) -> T:
+def drive_sync(plan: Generator[S, Any, T], execute_step: Callable[[S], Any]) -> T:
     """Run a plan without await. See `drive`."""
     try:
         step = next(plan)

@@ -23,6 +23,9 @@ QUERY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 # The task label of all tasks beyond the limit of distinct values.
 OTHER_LABEL = "_other"
 
+# The label that all metrics of a worker over several shards have, besides those of its process.
+SHARD_LABEL = "shard"
+
 
 class MetricType(StrEnum):
     COUNTER = "counter"

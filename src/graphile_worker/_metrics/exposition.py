@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from graphile_worker._metrics.definitions import Metric, MetricType
-from graphile_worker._metrics.values import Families, HistogramValue, Labels, Value
+from graphile_worker._metrics.values import Families, HistogramValue, Labels, Value, name_labels
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -49,9 +49,8 @@ def _get_family_name(metric: Metric, openmetrics: bool) -> str:
 
 
 def _write_sample(metric: Metric, labels: Labels, value: Value) -> Iterator[str]:
-    # A label without a value does not exist.
-    pairs = [(n, v) for n, v in zip(metric.labels, labels, strict=True) if v]
-    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    named = name_labels(metric, labels)
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in named.items())
     if not isinstance(value, HistogramValue):
         yield (
             f"{metric.name}{{{text}}} {_format(value)}"

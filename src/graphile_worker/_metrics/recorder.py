@@ -28,6 +28,7 @@ from graphile_worker._metrics.values import (
     HistogramValue,
     Labels,
     Samples,
+    add_shard,
     merge_families,
 )
 
@@ -43,6 +44,9 @@ LAG_WINDOW_SECONDS = 60.0
 
 RESULT_INDEX = {result: index for index, result in enumerate(JobResult)}
 SUCCESS = RESULT_INDEX[JobResult.SUCCESS]
+
+# All shards of a process share its event loop and its concurrency.
+PROCESS_METRICS = (definitions.EVENT_LOOP_LAG, definitions.CONCURRENCY)
 
 GaugeSource = Callable[[], Families]
 
@@ -109,6 +113,7 @@ class Recorder:
         # locked state.
         self._added: dict[tuple[str, str, int], int] = {}
         self._lag = LagWindow()
+        self._shards: dict[str, Recorder] = {}
 
     # The hot path
 
@@ -143,6 +148,8 @@ class Recorder:
         self.has_task_histograms = False
         for cell in self._cells.copy().values():
             cell.duration, cell.wait = self._shared_duration, self._shared_wait
+        for recorder in self._shards.copy().values():
+            recorder.share_histograms()
 
     def add(self, metric: Metric, labels: Labels = (), amount: float = 1) -> None:
         """Increase a counter."""
@@ -182,6 +189,17 @@ class Recorder:
     def remove_gauges(self, source: GaugeSource) -> None:
         self._gauge_sources = [each for each in self._gauge_sources if each != source]
 
+    def get_shard(self, name: str) -> "Recorder":
+        """Return the recorder of a shard, whose values `collect` includes with a label."""
+        recorder = self._shards.get(name)
+        if recorder is None:
+            recorder = Recorder()
+            recorder._lag = self._lag
+            if not self.has_task_histograms:
+                recorder.share_histograms()
+            recorder = self._shards.setdefault(name, recorder)
+        return recorder
+
     def collect(self) -> Families:
         """Return the current values. Any thread may call this."""
         families: Families = {}
@@ -199,7 +217,16 @@ class Recorder:
         for metric, gauges in self._gauges.copy().items():
             families[metric] = dict(gauges.copy())
         families[definitions.EVENT_LOOP_LAG] = {(): self._lag.maximum}
-        return merge_families([families, *(source() for source in self._gauge_sources)])
+        return merge_families(
+            [
+                families,
+                *(source() for source in self._gauge_sources),
+                *(
+                    add_shard(_drop_process_metrics(each.collect()), name)
+                    for name, each in self._shards.copy().items()
+                ),
+            ]
+        )
 
     def _create_cell(self, task_identifier: str) -> TaskCell:
         label = self._task_labels.get(task_identifier)
@@ -230,6 +257,12 @@ class Recorder:
         if not self.has_task_histograms:
             durations["",] = self._shared_duration.read()
             waits["",] = self._shared_wait.read()
+
+
+def _drop_process_metrics(families: Families) -> Families:
+    return {
+        metric: samples for metric, samples in families.items() if metric not in PROCESS_METRICS
+    }
 
 
 class LabelSet:

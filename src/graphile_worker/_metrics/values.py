@@ -1,7 +1,8 @@
 """Values of metrics: merge those of several processes, and send them as JSON.
 
 `Families` maps each metric to its samples: the values of the labels, in the order of
-`Metric.labels`, and a number or, for a histogram, a `HistogramValue`.
+`Metric.labels`, and a number or, for a histogram, a `HistogramValue`. A sample of a shard has the
+name of the shard after its other labels.
 """
 
 import json
@@ -9,7 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from graphile_worker._metrics.definitions import METRICS_BY_NAME, Merge, Metric, MetricType
+from graphile_worker._metrics.definitions import (
+    METRICS_BY_NAME,
+    SHARD_LABEL,
+    Merge,
+    Metric,
+    MetricType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,20 @@ Value = float | HistogramValue
 Labels = tuple[str, ...]
 Samples = dict[Labels, Value]
 Families = dict[Metric, Samples]
+
+
+def name_labels(metric: Metric, labels: Labels) -> dict[str, str]:
+    """Return the values of labels by name. A label without a value does not exist."""
+    names = (*metric.labels, SHARD_LABEL)
+    return {name: value for name, value in zip(names, labels, strict=False) if value}
+
+
+def add_shard(families: Families, shard: str) -> Families:
+    """Return the families with the name of a shard as the last label of each sample."""
+    return {
+        metric: {(*labels, shard): value for labels, value in samples.items()}
+        for metric, samples in families.items()
+    }
 
 
 def merge_families(parts: Iterable[Families]) -> Families:
@@ -79,7 +100,7 @@ def decode_families(content: bytes | str) -> Families:
 
 
 def _fits(metric: Metric, labels: Any, value: Any) -> bool:
-    if len(labels) != len(metric.labels):
+    if len(labels) - len(metric.labels) not in (0, 1):
         return False
     if metric.type is MetricType.HISTOGRAM:
         return isinstance(value, list) and len(value[0]) == len(metric.buckets) + 1

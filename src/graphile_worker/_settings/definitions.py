@@ -29,6 +29,32 @@ class CommandOptions:
         is_secret=True,
         help_group=HelpGroup.COMMON,
     )
+    shards: str | None = option(
+        None,
+        help="Databases of all shards",
+        default_text="one database",
+        detail="Names and addresses, for example `a=postgres://db1/jobs b=postgres://db2/jobs`. "
+        "Replaces `connection` for the worker, `migrate` and `shards`.",
+        see="operations/shards.md",
+        metavar="NAME=URL …",
+        is_secret=True,
+    )
+    new_shards: str | None = option(
+        None,
+        help="Shards that were added",
+        default_text="none",
+        detail="Names, separated by commas.",
+        see="operations/shards.md#add-a-shard",
+        metavar="NAMES",
+    )
+    draining_shards: str | None = option(
+        None,
+        help="Shards that get no more keys",
+        default_text="none",
+        detail="Names, separated by commas.",
+        see="operations/shards.md#remove-a-shard",
+        metavar="NAMES",
+    )
     app: str | None = option(
         None,
         help="App that defines the tasks",

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphile_worker._settings.definitions import Setting, SettingKind
 from graphile_worker._support.durations import format_exact_duration, parse_duration
+from graphile_worker.errors import ConfigurationError
 
 OFF = "off"
 BOOLEAN_WORDS = {
@@ -61,6 +62,23 @@ def parse_toml(setting: Setting, value: Any, folder: Path) -> Any:
     return folder / parsed if setting.kind is SettingKind.PATH else parsed
 
 
+def parse_shards(text: str) -> dict[str, str]:
+    """Parse the names and addresses of shards, which are separated by spaces.
+
+    Raises:
+        ConfigurationError: An entry has no name, or two have the same.
+    """
+    shards: dict[str, str] = {}
+    for entry in text.split():
+        name, separator, address = entry.partition("=")
+        if not separator or not name or not address or "/" in name:
+            raise ConfigurationError("shards: expected entries NAME=URL, separated by spaces")
+        if name in shards:
+            raise ConfigurationError(f"shards: {name!r} occurs twice")
+        shards[name] = address
+    return shards
+
+
 def to_json_value(setting: Setting, value: Any) -> Any:
     """Return a value for JSON and TOML without passwords: False if off, None if not set."""
     if value is None:
@@ -69,6 +87,10 @@ def to_json_value(setting: Setting, value: Any) -> Any:
         return format_exact_duration(value)
     if setting.kind is SettingKind.PATH:
         return str(value)
+    if setting.name == "shards":
+        # Addresses contain passwords, and an app has an object.
+        names = parse_shards(value) if isinstance(value, str) else value.databases
+        return " ".join(f"{name}=***" for name in names)
     if setting.field.is_secret:
         # Imports psycopg, which `--help` does not need.
         from graphile_worker._db.conninfo import read_conninfo_source, redact_secrets

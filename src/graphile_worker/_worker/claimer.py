@@ -85,8 +85,10 @@ class Claimer:
         payload_budget: PayloadBudget | None = None,
         timings: ClaimTimings = DEFAULT_TIMINGS,
         recorder: Recorder | None = None,
+        shard: str | None = None,
     ) -> None:
         self._recorder = recorder
+        self._shard = shard
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self._timings = timings
         self._payload_budget = payload_budget or PayloadBudget(database)
@@ -342,6 +344,9 @@ class Claimer:
         # Unique even if the clock did not tick, because find_releasable_queues compares these.
         now = self._claimed_at = max(time.monotonic(), math.nextafter(self._claimed_at, math.inf))
         self._payload_budget.add_claimed(claimed_jobs)
+        if self._shard is not None:
+            for each in claimed_jobs:
+                each.job._shard = self._shard
         for each in claimed_jobs:
             each.claimed_at = now
             older = self.claimed_jobs.get(each.job.id)

@@ -56,6 +56,12 @@ class CompletionBatcher:
         unwritten = (*list(self._separate_writes.values()), *self._writing, *self._queued)
         return [each.outcome.claimed for each in unwritten]
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether `put` does not wait for the database."""
+        pending = len(self._queued) + len(self._separate_writes)
+        return pending < self._max_pending and not self._is_closed
+
     async def put(self, completion: PendingCompletion) -> None:
         """Add an outcome, once there is room for it. A closed batcher writes it at once."""
         if self._is_closed:

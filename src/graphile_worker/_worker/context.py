@@ -36,6 +36,7 @@ from graphile_worker.errors import ConfigurationError, JobLockLostError
 from graphile_worker.events import JobOverran
 from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.results import Retention
+from graphile_worker.shards import Shards
 from graphile_worker.tasks import CronRun, read_cron_run
 
 
@@ -47,9 +48,9 @@ class PoolResources(NamedTuple):
     cancellation: Cancellation
     database: Database
     """Connections for tasks, not those of the worker."""
-    client: Client
+    client: Client | Shards
     sync_database: ConnectionProvider | None
-    sync_client: sync.Client | None
+    sync_client: sync.Client | sync.Shards | None
     claimed_jobs: Mapping[int, ClaimedJob] = MappingProxyType({})
     """All jobs that the pool holds."""
     runaways: RunawayTracker | None = None
@@ -282,7 +283,7 @@ class SyncContext:
             _check_still_owned(owned_ids, self._context.claimed)
         self._context.advance(RunStep.CONFIRM_COMMIT)
 
-    def _get_client(self) -> sync.Client:
+    def _get_client(self) -> sync.Client | sync.Shards:
         if self._resources.sync_client is None:
             raise _build_no_sync_error()
         return self._resources.sync_client

@@ -15,6 +15,7 @@ from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers, PendingCompletion
+from graphile_worker._worker.concurrency_limit import WorkerSeat
 from graphile_worker._worker.context import Context, PoolResources
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
 from graphile_worker._worker.job_metrics import record_job_ended
@@ -61,6 +62,7 @@ class Worker:
         recorder: Recorder | None = None,
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
         retentions: Mapping[str, Retention] = MappingProxyType({}),
+        seat: WorkerSeat | None = None,
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.job_error: BaseException | None = None
@@ -76,6 +78,8 @@ class Worker:
         self._recorder = recorder
         self._release_timeout_seconds = release_timeout_seconds
         self._retentions = retentions
+        # Takes the jobs from the source, if pools share their concurrency.
+        self._seat = seat
         # Each job gets its own copy.
         self._variables = contextvars.copy_context()
         self._asyncio_task: asyncio.Task[Any] | None = None
@@ -107,15 +111,23 @@ class Worker:
         if (context := self._context) is not None:
             # This worker was cancelled while it held a job, and could not release it.
             await self._release_run(context)
-        take, wait = self._source.take_buffered, self._source.wait_for_job
-        while claimed := take() or await wait(self.id):
-            try:
-                await self.work_once(claimed)
-            except Exception as error:
-                await self._handle_fatal_error(error)
-                raise
-            if self._hooks.is_behind:
-                await self._hooks.catch_up()
+        seat = self._seat
+        if seat is None:
+            take, wait = self._source.take_buffered, self._source.wait_for_job
+        else:
+            take, wait = seat.take, seat.wait
+        try:
+            while claimed := take() or await wait(self.id):
+                try:
+                    await self.work_once(claimed)
+                except Exception as error:
+                    await self._handle_fatal_error(error)
+                    raise
+                if self._hooks.is_behind:
+                    await self._hooks.catch_up()
+        finally:
+            if seat is not None:
+                seat.leave()
 
     async def work_once(self, claimed: ClaimedJob) -> None:
         """Run one job that this pool holds, and write its outcome."""
@@ -136,6 +148,9 @@ class Worker:
         if (state is RunState.ENDED or state is RunState.CLAIMED) and (
             batcher := self._batchers.get_batcher(outcome)
         ) is not None:
+            if self._seat is not None and not batcher.has_room:
+                # An outage of this shard must not take slots from the others.
+                self._seat.leave()
             await batcher.put(
                 PendingCompletion(outcome, partial(self._on_written, context, seconds))
             )
@@ -143,6 +158,8 @@ class Worker:
             self.job_count += 1
             return
         self.job_error = outcome.error if isinstance(outcome, Failed) else None
+        if self._seat is not None:
+            self._seat.leave()
         written = None
         if state is not RunState.DISCARDED:
             written = await self._completer.complete(

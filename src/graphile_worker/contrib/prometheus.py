@@ -29,7 +29,7 @@ except ImportError as error:
         'the collector needs prometheus_client: pip install "graphile-worker[prometheus]"'
     ) from error
 
-from graphile_worker._metrics.definitions import WORKER_METRICS, Metric, MetricType
+from graphile_worker._metrics.definitions import SHARD_LABEL, WORKER_METRICS, Metric, MetricType
 from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._metrics.values import HistogramValue, Labels, Samples
 from graphile_worker.app import App
@@ -73,21 +73,26 @@ class _RecorderCollector(Collector):
 
 
 def _build_family(metric: Metric, samples: Samples | None = None) -> MetricFamily:
+    names = metric.labels
+    if any(len(labels) > len(names) for labels in samples or ()):
+        names = (*names, SHARD_LABEL)
+        # The samples of the process have no shard.
+        samples = {(*labels, "")[: len(names)]: value for labels, value in (samples or {}).items()}
     match metric.type:
         case MetricType.COUNTER:
             # prometheus_client adds the suffix to the samples.
             name = metric.name.removesuffix("_total")
-            counter = CounterMetricFamily(name, metric.help, labels=metric.labels)
+            counter = CounterMetricFamily(name, metric.help, labels=names)
             for labels, value in _iter_numbers(samples):
                 counter.add_metric(labels, value)
             return counter
         case MetricType.GAUGE:
-            gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            gauge = GaugeMetricFamily(metric.name, metric.help, labels=names)
             for labels, value in _iter_numbers(samples):
                 gauge.add_metric(labels, value)
             return gauge
         case MetricType.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
             for labels, observed in (samples or {}).items():
                 assert isinstance(observed, HistogramValue)
                 histogram.add_metric(labels, _build_buckets(metric, observed), observed.sum)

@@ -265,7 +265,7 @@ class TestSession:
     def _connect(self) -> Connection[Any]:
         is_prepared = self._app._prepared_statements
         connection = _NoCommitConnection.connect(
-            resolve_conninfo(self._dsn or self._app.dsn),
+            resolve_conninfo(self._dsn or self._app._get_dsn()),
             prepare_threshold=5 if is_prepared else None,
         )
         # Closing it rolls back.

@@ -3,13 +3,13 @@
 import click
 
 from graphile_worker._cli.settings.flags import current_queue_settings, setting_flags
-from graphile_worker._cli.settings.resolve import open_client, resolve_schema
+from graphile_worker._cli.settings.resolve import open_shards, resolve_schema
 from graphile_worker._sql.plans.migration import migration_sql
 
 
 @click.command()
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database, and run nothing.")
-@setting_flags("connection", "schema", "ext_schema")
+@setting_flags("connection", "shards", "schema", "ext_schema")
 def migrate(sql: bool) -> None:
     """Install or upgrade the schema."""
     settings = current_queue_settings()
@@ -18,6 +18,6 @@ def migrate(sql: bool) -> None:
         text = migration_sql(schema, settings.value("ext_schema"))
         click.echo(f"begin;\n\n{text}\ncommit;")
         return
-    with open_client(settings) as client:
+    with open_shards(settings) as client:
         level = client.migrate()
     click.echo(f"schema {schema} is at level {level}")

@@ -21,8 +21,10 @@ from graphile_worker._cli.settings.config_file import warn_group_writable
 from graphile_worker._cli.settings.layers import Settings, SettingSource
 from graphile_worker._cli.settings.resolve import (
     open_client,
+    open_shards,
     resolve_app,
     resolve_crontab,
+    resolve_database,
     resolve_schema,
     resolve_task_source,
 )
@@ -43,7 +45,7 @@ from graphile_worker.errors import (
     WorkerStoppedError,
 )
 from graphile_worker.events import JobStarted
-from graphile_worker.runner import Runner, resolve_tasks
+from graphile_worker.runner import Runner, build_runner, resolve_tasks
 
 logger = logging.getLogger("graphile_worker")
 
@@ -138,7 +140,7 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
 
 def _migrate(settings: Settings) -> int:
     settings = settings.with_app(resolve_app(settings))
-    with open_client(settings) as client:
+    with open_shards(settings) as client:
         level = client.migrate()
     click.echo(f"schema {resolve_schema(settings)} is up to date, at level {level}")
     return 0
@@ -164,8 +166,8 @@ def _build_runner(mode: RunMode, settings: Settings) -> Runner:
     restore_logging(warns_about_format="log_format" in settings.values)
     settings = settings.with_app(tasks)
     app: str | None = settings.value("app")
-    return Runner(
-        settings.value("connection"),
+    return build_runner(
+        resolve_database(settings),
         tasks,
         crontab_file=None if mode.once else resolve_crontab(settings),
         options=settings.worker_options,

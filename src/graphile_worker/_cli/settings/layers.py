@@ -162,7 +162,9 @@ def _read_app(app: object, path: str) -> SettingLayer:
         return {}
     named = app._get_worker_options()
     if app.dsn is not None:
-        named["connection"] = app.dsn
+        # Commands for one database need the connection to one of the shards.
+        is_sharded = hasattr(app.dsn, "databases")
+        named["shards" if is_sharded else "connection"] = app.dsn
     where = f"app {path}"
     return {name: SettingValue(value, SettingSource.APP, where) for name, value in named.items()}
 

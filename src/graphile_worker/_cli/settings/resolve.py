@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graphile_worker._cli.settings.layers import Settings
+from graphile_worker._cli.settings.layers import Settings, SettingSource
 from graphile_worker._db.database import SyncDatabase
 from graphile_worker._db.external_pools import open_sync_database
+from graphile_worker._settings.values import parse_shards
+from graphile_worker._shards import BaseShards
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.options import default_schema
-from graphile_worker.sync import Client
+from graphile_worker.sync import Client, Shards
 from graphile_worker.tasks import TaskRouter
 
 DEFAULT_TASKS_FOLDER = Path("tasks")
@@ -73,6 +75,40 @@ def resolve_actor(settings: Settings) -> str | None:
 
 def _uses_prepared_statements(settings: Settings) -> bool:
     return settings.value("prepared_statements") is not False
+
+
+def resolve_database(settings: Settings) -> Any:
+    """Return the shards of the settings, or else the connection.
+
+    The flag --connection takes precedence, to run a worker on one of the shards.
+    """
+    shards, connection = (settings.values.get(name) for name in ("shards", "connection"))
+    is_chosen = connection is not None and connection.source is SettingSource.FLAG
+    if shards is None or (is_chosen and shards.source is not SettingSource.FLAG):
+        return settings.value("connection")
+    lists: dict[str, Any] = {
+        name: [each.strip() for each in text.split(",") if each.strip()]
+        for name in ("new", "draining")
+        if (text := settings.value(f"{name}_shards")) is not None
+    }
+    if isinstance(shards.value, str):
+        return Shards(parse_shards(shards.value), **lists)
+    app_shards: BaseShards = shards.value
+    return app_shards._derive(Shards, **lists)
+
+
+def open_shards(settings: Settings) -> Client | Shards:
+    """Open a client on the shards of the settings, or else on the one database."""
+    database = resolve_database(settings)
+    if not isinstance(database, BaseShards):
+        return open_client(settings)
+    return database._derive(
+        Shards,
+        schema=settings.value("schema"),
+        ext_schema=settings.value("ext_schema"),
+        prepared_statements=_uses_prepared_statements(settings),
+        actor=resolve_actor(settings),
+    )
 
 
 def open_client(settings: Settings, tasks: TaskRouter[Any] | None = None) -> Client:

@@ -51,7 +51,7 @@ class MetricsSender:
     Args:
         fd: File descriptor of the pipe.
         collect: Returns the current values.
-        location: Queue of this process, for the health port of the supervisor.
+        location: Queue of this process, for the health port of the supervisor. None for shards.
         send_interval_seconds: Seconds between two messages.
         location_interval_seconds: Seconds until a location that can change is sent again.
     """
@@ -60,7 +60,7 @@ class MetricsSender:
         self,
         fd: int,
         collect: Callable[[], Families],
-        location: QueueLocation,
+        location: QueueLocation | None,
         *,
         send_interval_seconds: float = SEND_INTERVAL_SECONDS,
         location_interval_seconds: float = LOCATION_INTERVAL_SECONDS,
@@ -95,13 +95,15 @@ class MetricsSender:
                 is_last = self._is_closing.wait(self._send_interval_seconds)
                 if (content := self._encode()) is not None:
                     self._send({"metrics": content})
-                if self._location.can_change and not is_last:
+                if self._location is not None and self._location.can_change and not is_last:
                     age = time.monotonic() - self._location_sent_at
                     if age >= self._location_interval_seconds:
                         self._send_location()
 
     def _send_location(self) -> None:
         self._location_sent_at = time.monotonic()
+        if self._location is None:
+            return
         try:
             message = self._location.to_message()
         except Exception as error:

@@ -61,6 +61,8 @@ class JobSource(ABC):
         options: FetchOptions,
     ) -> None:
         self.is_failing = False
+        # Called when the source stops, perhaps several times.
+        self.on_stop: Callable[[], None] = lambda: None
         self._claimer = claimer
         self._hooks = hooks
         self._once = options.once
@@ -103,9 +105,19 @@ class JobSource(ABC):
             # No notification reports that the next job of the queue is ready.
             self.wake()
 
+    def put_back(self, claimed: ClaimedJob) -> None:
+        """Deliver a job to another worker, because the one that took it cannot run it."""
+        self._buffer.jobs.appendleft(claimed)
+        self._changed.set()
+
+    async def release(self, claimed: ClaimedJob) -> None:
+        """Release a job that a worker took and cannot run."""
+        await self._buffer.release([claimed])
+
     def stop(self) -> None:
         """Stop fetching. Waiting workers get None."""
         self._buffer.close()
+        self.on_stop()
         self._changed.set()
 
     async def release_tasks(self, names: Collection[str]) -> None:

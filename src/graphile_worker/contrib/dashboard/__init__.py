@@ -38,6 +38,7 @@ def dashboard(
     token: str | None = None,
     user_header: str | None = None,
     role: Role | str = Role.ADMIN,
+    shard: str | None = None,
     schema: str | None = None,
     ext_schema: str | None = None,
     environment: str | None = None,
@@ -66,6 +67,7 @@ def dashboard(
         user_header: Header in which a trusted proxy names the person, for example
             `X-Forwarded-User`. It needs `trusted_proxies`.
         role: Role of people who sign in by `password`, `token` or `user_header`.
+        shard: Name of the shard to show, if the app has several.
         schema: Schema of Graphile Worker (default: the app's, then `GRAPHILE_WORKER_SCHEMA`).
         ext_schema: Companion schema.
         environment: Name in the header of each page, for example `production`.
@@ -106,7 +108,7 @@ def dashboard(
     if prepared_statements is None:
         prepared_statements = named is None or named._prepared_statements
     return build_dashboard(
-        app.dsn if isinstance(app, App) else app,
+        app._get_dsn(shard) if isinstance(app, App) else app,
         Schemas.from_names(chosen, ext_schema),
         settings,
         app=named,

@@ -143,19 +143,29 @@ class DjangoApp(App[None]):
             return await super().aadd_jobs(specs, conn=conn)
         return await sync_to_async(self.add_jobs)(specs, conn=conn)
 
-    async def aremove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+    async def aremove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
         """Remove a job from async code. See `remove_job`."""
         if self._is_for_harness(conn):
             return await super().aremove_job(job_key, conn=conn)
         return await sync_to_async(self.remove_job)(job_key, conn=conn)
 
-    async def astatus(self, job_id: int, *, conn: object = None) -> JobStatus:
+    async def astatus(
+        self, job_id: int, *, shard: str | None = None, conn: object = None
+    ) -> JobStatus:
         """Get what is known of a job from async code. See `status`."""
         if self._is_for_harness(conn):
             return await super().astatus(job_id, conn=conn)
         return await sync_to_async(self.status)(job_id, conn=conn)
 
-    async def aresult(self, job_id: int, *, timeout: timedelta | None = None) -> Any:  # noqa: ASYNC109
+    async def aresult(
+        self,
+        job_id: int,
+        *,
+        shard: str | None = None,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
+    ) -> Any:
         """Wait for the result of a job in async code. See `result`."""
         if self._client_override is not None:
             return await super().aresult(job_id, timeout=timeout)
@@ -268,7 +278,9 @@ class DjangoApp(App[None]):
         with self._sync_client_lock:
             if key != self._client_key:
                 self._client_key, self._sync_client = key, None
-        return super()._get_sync_client()
+        client = super()._get_sync_client()
+        assert isinstance(client, sync.Client)
+        return client
 
     def _open_sync_client(self) -> sync.Client:
         return DjangoClient(self.database, **self._build_client_options())

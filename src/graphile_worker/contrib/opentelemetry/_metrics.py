@@ -25,7 +25,13 @@ from graphile_worker._metrics.definitions import (
     MetricType,
 )
 from graphile_worker._metrics.recorder import LabelSet, Recorder
-from graphile_worker._metrics.values import Families, HistogramValue, Labels, merge_families
+from graphile_worker._metrics.values import (
+    Families,
+    HistogramValue,
+    Labels,
+    merge_families,
+    name_labels,
+)
 
 SYSTEM = "graphile_worker"
 
@@ -234,14 +240,16 @@ def _build_operation(name: str) -> Attributes:
 
 
 def _build_sent(metric: Metric, labels: Labels) -> Attributes:
-    task, mode = labels
-    return {**_build_operation(ADD_OPERATIONS[mode]), "messaging.destination.name": task}
+    named = _build_labels(metric, labels)
+    operation, task = _build_operation(ADD_OPERATIONS[named.pop("mode")]), named.pop("task", "")
+    return {**operation, "messaging.destination.name": task, **named}
 
 
 def _build_consumed(metric: Metric, labels: Labels) -> Attributes:
-    (task,) = labels
-    return {**_build_operation("get_jobs"), "messaging.destination.name": task}
+    named = _build_labels(metric, labels)
+    task = named.pop("task", "")
+    return {**_build_operation("get_jobs"), "messaging.destination.name": task, **named}
 
 
 def _build_labels(metric: Metric, labels: Labels) -> Attributes:
-    return {name: value for name, value in zip(metric.labels, labels, strict=True) if value}
+    return dict(name_labels(metric, labels))

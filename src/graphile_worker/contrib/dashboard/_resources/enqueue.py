@@ -98,7 +98,7 @@ def _read_spec(request: ApiRequest) -> tuple[JobSpec, str | None]:
         raise reject("flags must be a list of texts")
     for each in flags or ():
         check_storable("flags", each)
-    numbers = {
+    numbers: dict[str, Any] = {
         name: read_int(body, name, minimum=-SMALLINT, maximum=SMALLINT - 1)
         for name in ("priority", "max_attempts")
     }
