@@ -223,6 +223,8 @@ class TableOfJobs:
         if way == "claim_plain_jobs":
             # The server searched for no time at all.
             taken = [(*each, "0") for each in taken]
+        if way == "claim_jobs":
+            taken = [(*each, "0", False) for each in taken]
         return taken
 
     def _claim(self, row: Row, pool: str, now: float) -> tuple[Any, ...]:

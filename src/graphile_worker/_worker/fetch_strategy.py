@@ -11,13 +11,14 @@ from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     JobPosition,
     claim_jobs,
+    claim_jobs_around,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
-from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, ScanCursor
+from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, BlockedJobsCursor, ScanCursor
 
 # A strategy that misses jobs this many times in a row is replaced by the next one; once or twice a
 # job may just have been added. After these seconds the cheaper strategy is used once.
@@ -41,7 +42,8 @@ class JobFetcher:
     """Uses the strategy that usually finds jobs, then the one that finds all.
 
     If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
-    answer is not always followed by a full scan: `next_fetch_at` is the time of the next one.
+    answer is not always followed by a full scan: `next_fetch_at` is the time of the next one. The
+    same holds while jobs are found behind others that cannot be claimed.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class JobFetcher:
         self._misses = 0
         self._retry_cheaper_at = 0.0
         self._scan_cursor = ScanCursor(slow_scan_seconds)
+        self._blocked_jobs_cursor = BlockedJobsCursor()
         self._task_scanner = TaskScanner(database)
         # The size of the last short result, and when to scan for other jobs.
         self._last_short_count = 0
@@ -93,6 +96,9 @@ class JobFetcher:
     async def _fetch_by_strategy(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
+        position = self._blocked_jobs_cursor.get_position(tasks, options.get("skip_flags"))
+        if position is not None:
+            return await self._fetch_around(position, pool_id, tasks, limit=limit, **options)
         strategy = self._choose_strategy()
         if strategy is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
             return await self._fetch_since(since, pool_id, tasks, limit=limit, **options)
@@ -112,8 +118,7 @@ class JobFetcher:
             if busy and time.monotonic() < self._full_scanned_at + self._full_scan_delay:
                 self.next_fetch_at = self._full_scanned_at + self._full_scan_delay
                 return []
-        query = self._build_query(FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options)
-        claimed_jobs = await self._db.run(query)
+        claimed_jobs = await self._scan_all(pool_id, tasks, limit=limit, **options)
         self._record_full_scan(strategy, claimed_jobs, busy)
         return claimed_jobs
 
@@ -131,9 +136,35 @@ class JobFetcher:
         if time.monotonic() < self._scan_cursor.next_full_scan_at:
             self.next_fetch_at = self._scan_cursor.next_full_scan_at
             return []
-        query = self._build_query(FetchStrategy.FULL_SCAN, *args, **options)
-        claimed_jobs = await self._db.run(query)
+        claimed_jobs = await self._scan_all(*args, **options)
         self._scan_cursor.delay_full_scan()
+        return claimed_jobs
+
+    async def _fetch_around(
+        self, position: JobPosition, *args: Any, limit: int, **options: Any
+    ) -> list[ClaimedJob]:
+        """Search around the position, and scan all jobs if that finds none for too long."""
+        query = claim_jobs_around(*args, limit=limit, since=position, **options)
+        claimed_jobs = await self._db.run(query)
+        if not _is_short(claimed_jobs, limit):
+            return claimed_jobs
+        self.next_fetch_at = self._blocked_jobs_cursor.record_short_result()
+        if claimed_jobs or time.monotonic() < self.next_fetch_at:
+            return claimed_jobs
+        self.next_fetch_at = None
+        return await self._scan_all(*args, limit=limit, **options)
+
+    async def _scan_all(
+        self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
+    ) -> list[ClaimedJob]:
+        query = self._build_query(FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options)
+        claimed_jobs = await self._db.run(query)
+        self._blocked_jobs_cursor.record_scan(
+            claimed_jobs,
+            tasks,
+            options.get("skip_flags"),
+            is_short=_is_short(claimed_jobs, limit),
+        )
         return claimed_jobs
 
     def _choose_strategy(self) -> FetchStrategy:
@@ -202,3 +233,7 @@ class JobFetcher:
 def get_busy_queue_ids(claimed_jobs: Mapping[int, ClaimedJob]) -> set[int]:
     """Return the ids of the named queues of these jobs."""
     return {each.queue_id for each in claimed_jobs.values() if each.queue_id is not None}
+
+
+def _is_short(claimed_jobs: list[ClaimedJob], limit: int) -> bool:
+    return len(claimed_jobs) * 2 <= limit

@@ -34,7 +34,9 @@ class ClaimedJob:
     queue_id: int | None
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
-    """The search time of the server, set for the first job of `claim_plain_jobs`."""
+    """The search time of the server, for the first job of `claim_plain_jobs` and `claim_jobs`."""
+    is_behind_soonest: bool = field(default=False, compare=False)
+    """Whether `claim_jobs` found the job behind the soonest jobs, too few of which are ready."""
     unread_bytes: int = 0
     """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
@@ -109,7 +111,7 @@ def _build_claim_query(
     search_range = _encode_range(now, since)
     size_limit = min(max_bytes, NO_BYTE_LIMIT)
     args = (pool_id, list(tasks), skip_flags, limit, *search_range, size_limit)
-    read = _read_plain_jobs if statement == "claim_plain_jobs" else _read_claimed_jobs
+    read = JOB_READERS.get(statement, _read_claimed_jobs)
     return Query(statement, args, lambda rows: read(rows, tasks))
 
 
@@ -137,6 +139,9 @@ claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 # These two cost a third. After an empty result, jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
+
+# Around the position of a job that `claim_jobs` found behind many others. The same holds.
+claim_jobs_around = partial(_build_claim_query, "claim_jobs_around")
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
@@ -292,6 +297,19 @@ def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Clai
     if claimed:
         claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
     return claimed
+
+
+def _read_scanned_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    claimed = _read_claimed_jobs(rows, tasks)
+    if claimed:
+        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+        behind = {row[0] for row in rows if row[JOB_COLUMNS + 2]}
+        for each in claimed:
+            each.is_behind_soonest = each.job.id in behind
+    return claimed
+
+
+JOB_READERS = {"claim_plain_jobs": _read_plain_jobs, "claim_jobs": _read_scanned_jobs}
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:
