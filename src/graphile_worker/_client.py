@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from graphile_worker._db.external_connections import OpenTransaction
+from graphile_worker._db.external_connections import OpenTransaction, find_source
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
+from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.clock import Clock, SystemClock
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import (
     JobFailedError,
     OpenTransactionError,
@@ -26,8 +29,7 @@ from graphile_worker.results import JobStatusState, Retention
 from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
 
 
-@dataclass(frozen=True, slots=True)
-class CallerTransaction:
+class CallerTransaction(LazyDataclass):
     """The transaction in which a caller waits for a job.
 
     `added` is the job if the transaction added or updated it. None if the caller joined the
@@ -70,6 +72,8 @@ class BaseClient:
         self._tasks = tasks
         self._ended_jobs = EndedJobFinder(self._schemas)
         self._actor = actor
+        self._inserts = DirectInserts()
+        self._callers_inserts: WeakKeyDictionary[Any, DirectInserts] = WeakKeyDictionary()
         self._open(database, prepared_statements=prepared_statements)
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
@@ -81,8 +85,13 @@ class BaseClient:
     def _build_operation(self, specs: Iterable[JobSpec]) -> AddingJobs:
         return AddingJobs(specs=[self._set_run_at(spec) for spec in specs])
 
-    def _plan_add_job(self, adding: AddingJobs) -> Plan[Job]:
-        return plan_add_job(adding.specs[0], self._schemas, max_bytes=self._max_payload_bytes)
+    def _plan_add_job(self, adding: AddingJobs, conn: object) -> Plan[Job]:
+        return plan_add_job(
+            adding.specs[0],
+            self._schemas,
+            max_bytes=self._max_payload_bytes,
+            inserts=self._find_inserts(conn),
+        )
 
     def _plan_add_jobs(self, adding: AddingJobs, conn: object) -> Plan[list[Job]]:
         return plan_add_jobs(
@@ -90,7 +99,19 @@ class BaseClient:
             self._schemas,
             max_bytes=self._max_payload_bytes,
             all_or_nothing=conn is None,
+            inserts=self._find_inserts(conn),
         )
+
+    def _find_inserts(self, conn: object) -> DirectInserts | None:
+        if conn is None:
+            return self._inserts
+        try:
+            return self._callers_inserts.setdefault(
+                find_source(conn), DirectInserts(is_callers=True)
+            )
+        except TypeError:
+            # It has no weak references: for example not a connection, which is rejected later.
+            return None
 
     def _record_added(self, adding: AddingJobs, mode: AddMode) -> None:
         if (recorder := self._hooks._recorder) is not None:

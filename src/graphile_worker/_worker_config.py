@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._sql.queries.history import get_history, has_history
 from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker._support.durations import format_duration
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
@@ -39,8 +40,7 @@ from graphile_worker.tasks.importing import locate_task
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerTimings:
+class WorkerTimings(LazyKeywordDataclass):
     """Internal intervals and limits, and the clock of this machine: only tests replace them."""
 
     connections: ConnectionTimings = ConnectionTimings()
@@ -59,8 +59,7 @@ class WorkerTimings:
     clock: Clock = field(default_factory=SystemClock)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
+class WorkerConfig(LazyKeywordDataclass):
     """The configuration of a worker, besides its database."""
 
     options: WorkerOptions

@@ -17,7 +17,6 @@ from graphile_worker._client import CallerTransaction
 from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._support.logs import Logger
 from graphile_worker.client import Client
-from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec
@@ -28,6 +27,7 @@ from graphile_worker.tasks.task import warn_if_in_loop
 
 if TYPE_CHECKING:
     from graphile_worker._worker.claimer import ForbiddenFlags
+    from graphile_worker.crontab import ParsedCronItem
     from graphile_worker.runner import Runner
 
 
@@ -310,7 +310,7 @@ class App(TaskRouter[D]):
         schema: str | None = None,
         crontab: str | None = None,
         crontab_file: Path | str | None = None,
-        cron_items: Sequence[ParsedCronItem] | None = None,
+        cron_items: "Sequence[ParsedCronItem] | None" = None,
         forbidden_flags: "ForbiddenFlags" = None,
         logger: Logger | logging.Logger | None = None,
         handle_signals: bool = False,

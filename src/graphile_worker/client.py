@@ -104,7 +104,7 @@ class Client(BaseClient):
         """
         adding = self._build_operation([spec])
         with self._hooks.around_sync(adding):
-            job = await self._run_plan(self._plan_add_job(adding), conn)
+            job = await self._run_plan(self._plan_add_job(adding, conn), conn)
             adding.jobs.append(job)
             self._record_added(adding, AddMode.SINGLE)
             return job

@@ -19,24 +19,23 @@ items of a batch, in their order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import ClassVar
 
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.tasks.task import RunIn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(LazyKeywordDataclass):
     """Any event. A listener for this class receives all events."""
 
     name: ClassVar[str]
     """Name of the event, as in Graphile Worker for Node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEvent(Event):
     """Any event of one worker pool."""
 
@@ -44,7 +43,6 @@ class PoolEvent(Event):
     """Id of the worker pool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEvent(PoolEvent):
     """Any event of one worker, which is one slot of a pool."""
 
@@ -52,7 +50,6 @@ class WorkerEvent(PoolEvent):
     """Id of the worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent(WorkerEvent):
     """Any event of one job in one worker."""
 
@@ -60,22 +57,19 @@ class JobEvent(WorkerEvent):
     """The job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(LazyKeywordDataclass):
     """An operation that a hook can wrap."""
 
 
 # Jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted(JobEvent):
     """The worker claimed a job and is about to run its task."""
 
     name = "job:start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceeded(JobEvent):
     """The task returned, and the worker deleted the job."""
 
@@ -86,14 +80,12 @@ class JobSucceeded(JobEvent):
     """Error that the task raised after its own transaction had completed the job, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceededLate(JobSucceeded):
     """The task raised after its own transaction had completed the job."""
 
     name = "job:success:late"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobErrored(JobEvent):
     """An attempt failed, and the failure is written."""
 
@@ -108,7 +100,6 @@ class JobErrored(JobEvent):
     """Whether the job is retried. If not, `JobFailed` follows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailed(JobEvent):
     """The job permanently failed. Follows JobErrored."""
 
@@ -121,7 +112,6 @@ class JobFailed(JobEvent):
     """Errors of single items of a batch, in their order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinished(JobEvent):
     """The outcome of the job is written."""
 
@@ -130,21 +120,18 @@ class JobFinished(JobEvent):
     """Error of the last attempt, or None if the job succeeded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobLockLost(JobEvent):
     """The task ended, but its pool had lost the job. Nothing was written."""
 
     name = "job:lockLost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobInterrupted(JobEvent):
     """A shutdown or an expired lease stopped the job, which was released."""
 
     name = "job:interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOverran(JobEvent):
     """A plain function ran past its timeout and occupies its worker."""
 
@@ -156,7 +143,6 @@ class JobOverran(JobEvent):
 # Workers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCreated(WorkerEvent):
     """A worker was created."""
 
@@ -165,14 +151,12 @@ class WorkerCreated(WorkerEvent):
     """Identifiers of the tasks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReleased(WorkerEvent):
     """A worker received the request to stop."""
 
     name = "worker:release"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(WorkerEvent):
     """A worker stopped."""
 
@@ -181,14 +165,12 @@ class WorkerStopped(WorkerEvent):
     """Error that stopped the worker, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestarted(WorkerEvent):
     """Your program cancelled the asyncio task of a worker, which restarts."""
 
     name = "worker:restart"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFatalError(WorkerEvent):
     """An error stopped a worker."""
 
@@ -199,21 +181,18 @@ class WorkerFatalError(WorkerEvent):
     """Error of the job, or None if it had not failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobStarted(WorkerEvent):
     """A worker requested a job."""
 
     name = "worker:getJob:start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobEmpty(WorkerEvent):
     """A worker requested a job, and none was ready."""
 
     name = "worker:getJob:empty"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobErrored(WorkerEvent):
     """A worker requested a job, and the request failed."""
 
@@ -225,21 +204,18 @@ class GetJobErrored(WorkerEvent):
 # Pools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCreated(PoolEvent):
     """A pool was created."""
 
     name = "pool:create"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReleased(PoolEvent):
     """A pool stopped and released its resources."""
 
     name = "pool:release"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFatalError(PoolEvent):
     """A write about a job failed. `action` is startJob, completeJob or failJob."""
 
@@ -250,14 +226,12 @@ class PoolFatalError(PoolEvent):
     """The write: startJob, completeJob or failJob."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobRecovered(PoolEvent):
     """A pool can fetch jobs again after failures."""
 
     name = "pool:getJob:recovered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConnecting(PoolEvent):
     """The pool opens a connection for LISTEN."""
 
@@ -266,14 +240,12 @@ class ListenConnecting(PoolEvent):
     """Number of failures so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenStarted(PoolEvent):
     """The pool receives notifications from now on."""
 
     name = "pool:listen:success"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenFailed(PoolEvent):
     """The connection for LISTEN could not be opened, or was lost."""
 
@@ -282,7 +254,6 @@ class ListenFailed(PoolEvent):
     """The error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenNotified(PoolEvent):
     """A notification arrived."""
 
@@ -293,14 +264,12 @@ class ListenNotified(PoolEvent):
     """Text of the notification."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenReleased(PoolEvent):
     """The pool closed its connection for LISTEN."""
 
     name = "pool:listen:release"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPaused(PoolEvent):
     """The pool claims no jobs of a task while functions run past their timeout."""
 
@@ -311,7 +280,6 @@ class TaskPaused(PoolEvent):
     """Number of functions that run past their timeout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResumed(PoolEvent):
     """The pool claims jobs of the task again."""
 
@@ -320,7 +288,6 @@ class TaskResumed(PoolEvent):
     """Name of the task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PausesChanged(PoolEvent):
     """A person paused or resumed tasks, or a pause ended."""
 
@@ -332,7 +299,6 @@ class PausesChanged(PoolEvent):
 # Leases
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatFailed(PoolEvent):
     """A heartbeat failed. The pool retries."""
 
@@ -343,14 +309,12 @@ class HeartbeatFailed(PoolEvent):
     """Number of failures in a row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRecovered(PoolEvent):
     """A heartbeat succeeded after failures."""
 
     name = "pool:heartbeat:recovered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseExpired(PoolEvent):
     """No heartbeat succeeded in time. The pool stopped these jobs. Other workers run them."""
 
@@ -361,7 +325,6 @@ class LeaseExpired(PoolEvent):
     """Ids of the jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(PoolEvent):
     """Another worker took the pool for dead. It lost these jobs and continues as `pool_id`."""
 
@@ -372,7 +335,6 @@ class LeaseLost(PoolEvent):
     """Ids of the jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecovered(PoolEvent):
     """The pool released a job of a dead pool. The job is retried unless it is quarantined."""
 
@@ -389,7 +351,6 @@ class JobRecovered(PoolEvent):
     """Whether the job crashed its worker too often and has permanently failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFailed(PoolEvent):
     """The search for dead pools failed. The pool retries."""
 
@@ -401,7 +362,6 @@ class RecoveryFailed(PoolEvent):
 # Stopping a pool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdown(PoolEvent):
     """A pool claims no more jobs and waits for the running ones."""
 
@@ -410,7 +370,6 @@ class PoolGracefulShutdown(PoolEvent):
     """The reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownError(PoolEvent):
     """A graceful shutdown failed. Some jobs stay locked."""
 
@@ -419,7 +378,6 @@ class PoolGracefulShutdownError(PoolEvent):
     """The error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownWorkerError(PoolEvent):
     """A worker failed during a graceful shutdown."""
 
@@ -430,14 +388,12 @@ class PoolGracefulShutdownWorkerError(PoolEvent):
     """The job that the worker was running, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGracefulShutdownCompleted(PoolEvent):
     """A graceful shutdown is complete."""
 
     name = "pool:gracefulShutdown:complete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdown(PoolEvent):
     """A pool shuts down without waiting for its jobs."""
 
@@ -446,7 +402,6 @@ class PoolForcefulShutdown(PoolEvent):
     """The reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdownError(PoolEvent):
     """A forceful shutdown failed. Some jobs stay locked."""
 
@@ -455,7 +410,6 @@ class PoolForcefulShutdownError(PoolEvent):
     """The error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolForcefulShutdownCompleted(PoolEvent):
     """A forceful shutdown is complete."""
 
@@ -465,14 +419,12 @@ class PoolForcefulShutdownCompleted(PoolEvent):
 # Local queue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueCreated(PoolEvent):
     """A local queue was created for a pool."""
 
     name = "localQueue:init"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueModeChanged(PoolEvent):
     """A local queue changed its mode."""
 
@@ -483,7 +435,6 @@ class LocalQueueModeChanged(PoolEvent):
     """Mode now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueFetched(PoolEvent):
     """A local queue fetched these jobs."""
 
@@ -492,7 +443,6 @@ class LocalQueueFetched(PoolEvent):
     """The jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueReturned(PoolEvent):
     """A local queue released these jobs, which had not started."""
 
@@ -501,7 +451,6 @@ class LocalQueueReturned(PoolEvent):
     """The jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayStarted(PoolEvent):
     """A fetch returned few jobs, so the next one waits."""
 
@@ -516,7 +465,6 @@ class LocalQueueRefetchDelayStarted(PoolEvent):
     """Number of notified jobs that ends the wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayAborted(PoolEvent):
     """Enough notifications arrived to end the wait early."""
 
@@ -527,7 +475,6 @@ class LocalQueueRefetchDelayAborted(PoolEvent):
     """Number of notified jobs that ends the wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQueueRefetchDelayExpired(PoolEvent):
     """The wait before a fetch is over."""
 
@@ -537,14 +484,12 @@ class LocalQueueRefetchDelayExpired(PoolEvent):
 # Stale locks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedStarted(PoolEvent):
     """The search for locks older than 4 h started."""
 
     name = "resetLocked:started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedSucceeded(PoolEvent):
     """The search for old locks is complete."""
 
@@ -553,7 +498,6 @@ class ResetLockedSucceeded(PoolEvent):
     """Time until the next one, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLockedFailed(PoolEvent):
     """The search for old locks failed."""
 
@@ -567,8 +511,7 @@ class ResetLockedFailed(PoolEvent):
 # Cron
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronJob:
+class CronJob(LazyKeywordDataclass):
     """The job that a cron item adds for one minute."""
 
     identifier: str
@@ -577,7 +520,6 @@ class CronJob:
     """The job to add."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillJob(CronJob):
     """The job of a past minute, with the times of the item that the database has recorded."""
 
@@ -587,7 +529,6 @@ class BackfillJob(CronJob):
     """Last minute whose job was added, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronStarting(Event):
     """The cron scheduler starts with its backfill."""
 
@@ -596,7 +537,6 @@ class CronStarting(Event):
     """Time at which the scheduler starts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronStarted(Event):
     """The cron scheduler completed its backfill."""
 
@@ -605,7 +545,6 @@ class CronStarted(Event):
     """Time up to which the backfill is complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronBackfillDue(Event):
     """These jobs of a past minute are about to be added."""
 
@@ -616,7 +555,6 @@ class CronBackfillDue(Event):
     """The jobs to add."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronDue(Event):
     """These jobs of the current minute are about to be added."""
 
@@ -627,7 +565,6 @@ class CronDue(Event):
     """The jobs to add."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronScheduled(Event):
     """This scheduler added these jobs of this minute."""
 
@@ -638,7 +575,6 @@ class CronScheduled(Event):
     """The jobs that were added."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronTimerEarly(Event):
     """The timer of the cron scheduler fired early. It sleeps again."""
 
@@ -649,7 +585,6 @@ class CronTimerEarly(Event):
     """Time for which it was set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronTimerLate(Event):
     """The timer of the cron scheduler fired late. It adds the missed jobs."""
 
@@ -660,7 +595,6 @@ class CronTimerLate(Event):
     """Time for which it was set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CronFailed(Event):
     """The cron scheduler failed and restarts, or skips the item that failed."""
 
@@ -678,7 +612,6 @@ class CronFailed(Event):
 # Runner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStarted(PoolEvent):
     """A runner started."""
 
@@ -687,7 +620,6 @@ class RunnerStarted(PoolEvent):
     """Identifiers of the tasks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GracefulShutdown(Event):
     """A signal requested a graceful shutdown of all pools in this process."""
 
@@ -696,7 +628,6 @@ class GracefulShutdown(Event):
     """Name of the signal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ForcefulShutdown(Event):
     """A second signal requested an immediate shutdown of all pools in this process."""
 
@@ -705,7 +636,6 @@ class ForcefulShutdown(Event):
     """Name of the signal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerStopped(PoolEvent):
     """The runner stopped."""
 
@@ -715,7 +645,6 @@ class RunnerStopped(PoolEvent):
 # Operations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddingJobs(Operation):
     """Jobs are about to be sent. A hook can replace entries of `specs`."""
 
@@ -725,7 +654,6 @@ class AddingJobs(Operation):
     """Empty before the call, then the jobs in the order of their specs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob(Operation):
     """The task of a job is about to run."""
 
@@ -742,7 +670,6 @@ class RunningJob(Operation):
     tasks with `run_in="process"`, in that process too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Migrating(Operation):
     """The schema is about to be installed or upgraded."""
 

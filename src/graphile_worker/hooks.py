@@ -88,6 +88,9 @@ class Hooks:
         self._wrappers: _Registry[Wrapper] = _Registry()
         self._running_calls: dict[asyncio.Future[Any], EventListener] = {}
         self._skipped_names: set[str] = set()
+        # For listeners that may need no events for now, whether they do. By id, because a listener
+        # may have no hash.
+        self._conditions: dict[int, Callable[[], bool]] = {}
         # Set by an exporter of metrics: workers and clients with these hooks count their work.
         self._recorder: Recorder | None = None
         self._instances.add(self)
@@ -172,6 +175,7 @@ class Hooks:
         else:
             kind = _resolve_event(event)
             self._listeners = self._listeners.without_entry(kind, function)
+            self._conditions.pop(id(function), None)
 
     def include(self, other: "Hooks") -> None:
         """Add the current functions of other hooks after those registered here, each once.
@@ -181,6 +185,7 @@ class Hooks:
         """
         self._listeners = self._listeners.with_entries(other._listeners.entries)
         self._wrappers = self._wrappers.with_entries(other._wrappers.entries)
+        self._conditions |= other._conditions
         if self._recorder is None or (other._recorder is not None and self._recorder.is_automatic):
             self._recorder = other._recorder
 
@@ -196,8 +201,16 @@ class Hooks:
     # Events
 
     def has_listeners(self, event: type[Event]) -> bool:
-        """Return whether a function is registered for this event."""
-        return bool(self._listeners[event])
+        """Return whether a function is registered for this event and needs it now."""
+        for listener in self._listeners[event]:
+            needs_events = self._conditions.get(id(listener))
+            if needs_events is None or needs_events():
+                return True
+        return False
+
+    def _set_condition(self, listener: EventListener, needs_events: Callable[[], bool]) -> None:
+        """Let events that are built for each job be left out while this listener ignores them."""
+        self._conditions[id(listener)] = needs_events
 
     def emit(self, event: Event) -> None:
         """Call the listeners: plain ones now, async ones in separate asyncio tasks.

@@ -258,10 +258,7 @@ class Job(Generic[R_co]):
     @property
     def flags(self) -> frozenset[str]:
         """Return the flags of the job."""
-        if self._flags is None:
-            return frozenset()
-        flags = _decode_json(self._flags)
-        return frozenset(flags) if isinstance(flags, dict) else frozenset()
+        return parse_flags(self._flags)
 
     def result(self, timeout: timedelta | None = None) -> R_co:
         """Wait until the job ends, and return what its task returned.
@@ -347,6 +344,12 @@ def parse_timestamp(epoch: str) -> datetime:
         return EPOCH + timedelta(microseconds=parse_microseconds(epoch))
     except (OverflowError, ValueError):
         return MIN_DATETIME if epoch.startswith("-") else MAX_DATETIME
+
+
+def parse_flags(text: str | None) -> frozenset[str]:
+    """Return the flags of a job, which are the keys of a JSON object."""
+    flags = None if text is None else _decode_json(text)
+    return frozenset(flags) if isinstance(flags, dict) else frozenset()
 
 
 def parse_microseconds(epoch: str) -> int:

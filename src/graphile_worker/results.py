@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.errors import ConfigurationError
 
 # Outcomes are deleted after this time, unless the schema has another value.
@@ -74,8 +75,7 @@ class JobStatusState(StrEnum):
     """The job is deleted and left no outcome."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class Attempt(LazyKeywordDataclass):
     """One attempt of a job that ended, with its error if it failed.
 
     Attributes:
@@ -96,8 +96,7 @@ class Attempt:
     error_class: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(LazyKeywordDataclass):
     """The progress that a running task reported last.
 
     Attributes:
@@ -111,8 +110,7 @@ class Progress:
     updated_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobStatus:
+class JobStatus(LazyKeywordDataclass):
     """What is known of a job.
 
     `str(status)` is a sentence for people.

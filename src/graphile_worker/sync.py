@@ -86,7 +86,7 @@ class Client(BaseClient):
         """Add the job of a spec. See `graphile_worker.Client.add_spec`."""
         adding = self._build_operation([spec])
         with self._hooks.around_sync(adding):
-            job = self._run_plan(self._plan_add_job(adding), conn)
+            job = self._run_plan(self._plan_add_job(adding, conn), conn)
             adding.jobs.append(job)
             self._record_added(adding, AddMode.SINGLE)
             return job

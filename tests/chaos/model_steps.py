@@ -27,6 +27,7 @@ from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     FailedAttempt,
     ReleasedJob,
+    check_ready_jobs,
     claim_jobs,
     claim_jobs_around,
     claim_jobs_unindexed,
@@ -286,12 +287,19 @@ class Steps(RuleBasedStateMachine):
         is_lost: bool,
     ) -> None:
         pool = self.id_of(slot)
-        wanted = self.model.claimable(tasks, flags or ())[:limit]
+        claimable = self.model.claimable(tasks, flags or ())
+        wanted = claimable[:limit]
+        check = check_ready_jobs(self.find_task_ids(tasks), flags)
+        assert self.do(check).may_be_ready == bool(claimable), (
+            "the cheap check is exact in a small table"
+        )
         is_plain = all(
             row.queue is None and row.task in tasks and not row.flags & set(flags or ())
             for row in self.model.ready()
         )
         taken = self.take_by(way, pool, tasks, skip_flags=flags, limit=limit)
+        if taken and taken[0].is_all_ready:
+            assert len(taken) == len(claimable), "another job was ready"
 
         ids = [each.job.id for each in taken]
         rows = [self.model.jobs[job_id] for job_id in ids]
@@ -310,10 +318,13 @@ class Steps(RuleBasedStateMachine):
             if not is_lost:
                 self.held[pool][claim.id] = (claim, held)
 
+    def find_task_ids(self, tasks: tuple[str, ...]) -> dict[int, str]:
+        return {number: name for number, name in self.task_ids.items() if name in tasks}
+
     def take_by(
         self, way: str, pool: str, tasks: tuple[str, ...], **given: Any
     ) -> list[ClaimedJob]:
-        known = {number: name for number, name in self.task_ids.items() if name in tasks}
+        known = self.find_task_ids(tasks)
         ways: dict[str, list[Callable[..., Query[list[ClaimedJob]]]]] = {
             "as a worker": [claim_plain_jobs, claim_soonest_jobs, claim_jobs],
             "plain": [claim_plain_jobs],

@@ -189,6 +189,8 @@ class TableOfJobs:
                 return []
             case "claim_plain_jobs" | "claim_soonest_jobs" | "claim_jobs" | "claim_jobs_unindexed":
                 return self._take(query.statement, args)
+            case "check_ready_jobs":
+                return [(self._has_ready(), len(self.rows) < 21)]
             case "find_orphaned_claims":
                 return self._find_unheld(*args)
             case "release_orphaned_claims":
@@ -213,6 +215,7 @@ class TableOfJobs:
             ready = [row for row in ready if (row.priority, row.run_at) >= since]
         if way == "claim_plain_jobs" and any(row.queue for row in ready):
             return []
+        due = None if priority is not None else self._count_due(limit, now)
         taken: list[tuple[Any, ...]] = []
         seen = set(self.queues)
         for row in sorted(ready, key=lambda row: (row.priority, row.run_at, row.id)):
@@ -222,10 +225,24 @@ class TableOfJobs:
                 taken.append(self._claim(row, pool, now))
         if way == "claim_plain_jobs":
             # The server searched for no time at all.
-            taken = [(*each, "0") for each in taken]
+            taken = [(*each, "0", due) for each in taken]
         if way == "claim_jobs":
             taken = [(*each, "0", False) for each in taken]
         return taken
+
+    def _count_due(self, limit: int, now: float) -> int | None:
+        """Count the jobs that are ready or nearly so, if a fetch reads all jobs."""
+        free = [row for row in self.rows.values() if row.claim is None]
+        if len(free) >= limit * 5 // 4 + 20:
+            return None
+        return sum(row.run_at <= now + 0.02 for row in free)
+
+    def _has_ready(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return any(
+            row.claim is None and row.run_at <= now and self._queue_id(row) not in self.queues
+            for row in self.rows.values()
+        )
 
     def _claim(self, row: Row, pool: str, now: float) -> tuple[Any, ...]:
         claim = row.claim = Claim(len(self.claims), row, pool, now)

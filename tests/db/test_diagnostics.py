@@ -418,6 +418,17 @@ async def test_missing_privileges_on_the_companion_are_reported_with_the_grants(
     assert (finding.id, finding.severity) == (FindingId.COMPANION_PRIVILEGES, Severity.WARNING)
     assert await list_findings(database, user=role) == {}
 
+    # A role that got its privileges before pauses existed.
+    sql.run(f"revoke insert, delete on :ext_schema.pauses from {role}")
+    [finding] = (await list_findings(database, user=role)).values()
+    assert finding.id == FindingId.COMPANION_PRIVILEGES
+    assert finding.evidence == (
+        "no insert, delete on pauses",
+        "workers may run jobs of paused tasks, and may not end pauses in time",
+    )
+    apply_sql(sql, finding)
+    assert await list_findings(database, user=role) == {}
+
 
 async def test_missing_indexes_are_reported_and_migrate_creates_them(database, sql):
     sql.run("drop index :schema.gwpy_free_jobs")

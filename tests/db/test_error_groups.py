@@ -11,7 +11,7 @@ def search(table, **options) -> ErrorGroups:
     return found
 
 
-def test_jobs_that_wait_for_a_retry_or_failed_permanently_are_grouped_by_their_error(table):
+def test_failing_jobs_are_grouped_by_their_error(table):
     ids = {
         state: table.add_job_in_state(state, last_error="'ValueError: no user 7'")
         for state in JobState
@@ -44,6 +44,23 @@ def test_the_newest_failing_jobs_are_read_and_a_limited_search_is_not_complete(t
         found = search(table, **options)
         assert (found.searched, found.is_complete) == (searched, is_complete)
         assert found.groups[0].ids == tuple(reversed(ids))[:searched]
+
+
+def test_a_job_stays_in_its_group_while_its_retry_is_due_or_runs(table):
+    error, locked_at = "'ValueError'", "now()"
+    waits = table.add_job(attempts="2", last_error=error, run_at="now() + interval '5 s'")
+    due = table.add_job(attempts="2", last_error=error, run_at="now() - interval '5 s'")
+    runs = table.add_job(attempts="2", last_error=error, locked_at=locked_at)
+    last = table.add_job(attempts="25", last_error=error, locked_at=locked_at)
+    failed = table.add_job(attempts="25", last_error=error)
+    # A person retried these, so their errors are old.
+    table.add_job(attempts="0", last_error=error)
+    table.add_job(attempts="1", last_error=error, locked_at=locked_at)
+
+    (group,) = search(table).groups
+
+    assert group.ids == (failed, last, runs, due, waits)
+    assert (group.retrying, group.failed) == (4, 1)
 
 
 def test_an_empty_queue_has_no_groups(table):

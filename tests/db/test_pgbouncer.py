@@ -15,6 +15,7 @@ from graphile_worker import Client, JobSpec, JobSucceeded, LocalQueueOptions, sy
 from graphile_worker.events import HeartbeatFailed, ListenStarted
 from graphile_worker.ops.diagnostics import FindingId, examine
 from tests.conftest import TestDatabase
+from tests.db.test_generic_plans import read_worker_modes
 from tests.support.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.single_version
@@ -120,6 +121,14 @@ def test_a_transaction_of_the_caller_works_through_pgbouncer(database, cluster, 
         client.add_job("work", conn=conn)
 
     assert sql.value("select count(*) from :schema._private_jobs") == 1
+
+
+async def test_a_worker_leaves_the_settings_of_shared_sessions_as_they_are(database, cluster):
+    for mode in ("session", "transaction"):
+        with PgBouncer(cluster, mode, size=2) as pooler:
+            modes = await read_worker_modes(through(pooler, database), database)
+
+        assert modes == ("auto", "auto"), mode
 
 
 async def test_a_worker_needs_few_sessions_of_the_server(database, cluster, start, recorder):

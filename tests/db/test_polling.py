@@ -190,7 +190,7 @@ async def test_jobs_announced_while_all_are_busy_are_found_afterwards(start, rec
 async def test_a_job_announced_while_a_fetch_is_under_way_is_not_missed(
     start, recorder, sql, monkeypatch
 ):
-    late = LateAnswers(monkeypatch)
+    late = LateAnswers(monkeypatch, "check_ready_jobs")
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 
@@ -205,10 +205,28 @@ async def test_a_job_announced_while_a_fetch_is_under_way_is_not_missed(
     await recorder.wait_for(JobSucceeded)
 
 
-class LateAnswers:
-    """Lets the answers of fetches arrive when the test says so."""
+@pytest.mark.feature("F102")
+async def test_a_job_announced_while_a_fetch_claims_all_ready_jobs_is_not_missed(
+    start, recorder, sql, monkeypatch
+):
+    late = LateAnswers(monkeypatch, "claim_plain_jobs")
+    await start({"work": nothing}, poll_interval=HOUR)
+    await fall_asleep(recorder, sql)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    late.hold()
+    sql.run("select :schema.add_job('work')")
+    await late.answered.wait()
+    sql.run("select :schema.add_job('work')")
+    await recorder.wait_for(ListenNotified, count=2)
+    late.let_go()
+
+    await recorder.wait_for(JobSucceeded, count=2)
+
+
+class LateAnswers:
+    """Lets the answers of a statement arrive when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
         self.answered = asyncio.Event()
         self._may_go = asyncio.Event()
         self._may_go.set()
@@ -216,7 +234,7 @@ class LateAnswers:
 
         async def run_late(connection: Any, query: Any) -> Any:
             answer = await run(connection, query)
-            if query.statement == "claim_jobs":
+            if query.statement == statement:
                 self.answered.set()
                 await self._may_go.wait()
             return answer

@@ -151,7 +151,19 @@ def prepare_queue(table: JobTable, sql: Sql, seed: int) -> None:
         table.add_job(chance.choice(TASKS), **columns)
 
 
-def count_by_definition(sql: Sql, tasks: Sequence[str] | None) -> int:
+def pause_tasks(sql: Sql, seed: int) -> list[str]:
+    """Pause one task in every second queue. Return its name, or no names."""
+    paused = [random.Random(seed).choice(TASKS)] if seed % 2 else []
+    sql.run("delete from :ext_schema.pauses")
+    sql.run(
+        "insert into :ext_schema.pauses (kind, name, paused_by) "
+        "select 'task', unnest($1::text[]), 'ana'",
+        paused,
+    )
+    return paused
+
+
+def count_by_definition(sql: Sql, tasks: Sequence[str] | None, paused: Sequence[str]) -> int:
     """Count the runnable jobs one by one, in the words of count_runnable.sql."""
     free_queues = {
         id for id, is_free in sql.run("select id, is_available from :schema._private_job_queues")
@@ -165,7 +177,7 @@ def count_by_definition(sql: Sql, tasks: Sequence[str] | None) -> int:
     """)
     count, queues = 0, set()
     for task, queue_id, is_locked, is_due in jobs:
-        if tasks is not None and task not in tasks:
+        if (tasks is not None and task not in tasks) or (task in paused and not is_locked):
             continue
         if queue_id is None:
             count += is_locked or is_due
@@ -182,11 +194,12 @@ async def test_runnable_jobs_are_counted_the_same_by_scale_and_by_both_statement
 
     for seed in range(20):
         prepare_queue(table, sql, seed)
+        paused = pause_tasks(sql, seed)
         for tasks in TASK_SETS:
-            expected = count_by_definition(sql, tasks)
+            expected = count_by_definition(sql, tasks, paused)
             numbers.add(expected)
-            plain = await db.run(count_runnable(tasks, 1000))
-            indexed = await db.run(count_runnable_indexed(tasks, 1000, 1000))
+            plain = await db.run(count_runnable(tasks, 1000, paused))
+            indexed = await db.run(count_runnable_indexed(tasks, 1000, 1000, paused))
             # With another limit it is another query, without the pause after the first.
             query = {"jobs": ["1"], "max": [str(1000 + seed)]}
             if tasks is not None:
@@ -205,9 +218,9 @@ async def test_counting_runnable_jobs_stops_at_the_limit(db, sql, table):
         table.add_job(job_queue_id=table.add_queue(f"q{n}"))
         table.add_job(locked_at="now()", locked_by="'x'")
 
-    for query in (count_runnable(None, 2), count_runnable_indexed(None, 2, 1000)):
+    for query in (count_runnable(None, 2, []), count_runnable_indexed(None, 2, 1000, [])):
         assert await db.run(query) == 6
-    assert await db.run(count_runnable_indexed(None, 1000, 1000)) == 15
+    assert await db.run(count_runnable_indexed(None, 1000, 1000, [])) == 15
 
 
 # The oldest ready job
@@ -604,7 +617,7 @@ async def test_a_million_jobs_in_5000_named_queues_cost_less_than_the_budget(
     count = await measure(
         db,
         set_probe_limits(LIMIT_TIME),
-        lambda: run_one(count_runnable_indexed(None, MAX_RUNNABLE, MAX_QUEUES)),
+        lambda: run_one(count_runnable_indexed(None, MAX_RUNNABLE, MAX_QUEUES, [])),
     )
 
     figure(

@@ -615,7 +615,13 @@ async def test_run_once_registers_sweeps_at_its_start_and_signs_off(
     assert count == 1
     assert [event.job.id for event in recorder.events_of(JobRecovered)] == [left.id]
     assert entered(sql) == []
-    steps = ["register_pool", "get_dead_pools", "recover_jobs", "claim_jobs", "unregister_pools"]
+    steps = [
+        "register_pool",
+        "get_dead_pools",
+        "recover_jobs",
+        "check_ready_jobs",
+        "unregister_pools",
+    ]
     assert sorted(steps, key=statements.index) == steps
     assert statements.count("get_dead_pools") == 1
     assert statements[-1] == "unregister_pools"

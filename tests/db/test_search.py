@@ -311,6 +311,7 @@ def test_a_listed_job_has_its_state_times_and_error(table):
         "charge",
         job_queue_id=queue,
         key="'k'",
+        flags='\'{"slow": true, "eu": true}\'',
         priority="3",
         attempts="2",
         max_attempts="7",
@@ -324,7 +325,7 @@ def test_a_listed_job_has_its_state_times_and_error(table):
     (found,) = page.jobs
     assert (found.id, found.task_identifier, found.queue_name) == (job, "charge", "billing")
     assert (found.attempts, found.max_attempts, found.priority) == (2, 7, 3)
-    assert (found.key, found.error) == ("k", "first line")
+    assert (found.key, found.flags, found.error) == ("k", ("eu", "slow"), "first line")
     assert found.run_at == datetime(2026, 8, 1, 13, tzinfo=UTC)
     assert found.created_at == datetime(2026, 8, 1, 12, tzinfo=UTC)
     assert (found.locked_at, found.locked_by) == (None, None)

@@ -138,6 +138,45 @@ async def test_the_answer_is_the_same_on_every_kind(kind: str, database: TestDat
             assert found == job
 
 
+@pytest.mark.feature("F39", "F46")
+@every_kind
+async def test_jobs_without_keys_are_inserted_directly_on_every_kind(
+    kind: str, database: TestDatabase, sql: Sql
+) -> None:
+    options: Any = {"queue_name": NASTY, "flags": ["%s", ":x", NASTY], "priority": -3}
+    spec = JobSpec(NASTY, PAYLOAD, run_at=timedelta(days=1), **options)
+    async with KINDS[kind](database) as lent:
+        for _ in range(2):
+            # The first call is for the function, and the next one inspects the schema.
+            await lent.begin()
+            await lent.ask("add_spec", spec)
+            await lent.commit()
+        clear(sql)
+
+        await lent.begin()
+        jobs = [await lent.ask("add_spec", spec)]
+        assert count_direct_inserts(sql) == 1
+        jobs += await lent.ask("add_jobs", [spec, JobSpec(NASTY), spec])
+        assert count_direct_inserts(sql) == 1
+        found = [await lent.ask("get_job", job.id) for job in jobs]
+        before = payloads(sql)
+        await lent.commit()
+
+        assert found == jobs
+        assert before == []
+        assert payloads(sql) == [PAYLOAD_TEXT, PAYLOAD_TEXT, "{}", PAYLOAD_TEXT]
+
+
+def count_direct_inserts(sql: Sql) -> int:
+    """The sessions whose last statement inserts jobs without the functions."""
+    return len(
+        sql.run(
+            "select pid from pg_stat_activity "
+            "where datname = current_database() and query like 'with lock_tasks as (%'"
+        )
+    )
+
+
 @pytest.mark.feature("F39")
 @every_kind
 async def test_the_connection_is_left_as_its_owner_set_it_up(

@@ -153,6 +153,11 @@ FIRST = " where id = (select min(id) from :schema._private_jobs)"
 FAIL = "update :schema._private_jobs set attempts = max_attempts"
 RETRY = "update :schema._private_jobs set attempts = 1, run_at = now() + interval"
 
+PAUSE = (
+    "insert into :ext_schema.pauses (kind, name, paused_by, until) "
+    "values ('task', 'render_pdf', 'ada', now() + interval"
+)
+
 QUEUES = [
     Prepared("no jobs", (), 0, 0),
     Prepared("ready jobs", (add(count=3), add("other", count=2)), 5, 3),
@@ -169,6 +174,19 @@ QUEUES = [
         1,
     ),
     Prepared("a paused queue", (add(queue="a", count=4), LOCK_QUEUE), 0, 0),
+    Prepared(
+        "a paused task, one job of which still runs",
+        (add(count=3), LOCK + FIRST, add(queue="a"), add("other"), f"{PAUSE} '1 h')"),
+        2,
+        1,
+    ),
+    Prepared(
+        "a queue of a paused task and another one",
+        (add(queue="a"), add("send_report", "a"), f"{PAUSE} '1 h')"),
+        1,
+        1,
+    ),
+    Prepared("a pause of a task that has ended", (add(count=3), f"{PAUSE} '-1 s')"), 3, 3),
     Prepared("permanently failed", (add(count=3), FAIL), 0, 0),
     Prepared("the last attempt runs", (add(), FAIL, LOCK), 1, 1),
     Prepared("a retry is due within 30 s", (add(), f"{RETRY} '5 s'"), 1, 1),
@@ -203,8 +221,8 @@ QUEUES = [
 ]
 
 
-def test_queries_and_endpoint_agree_on_20_queues(owner, reader, secured_database, tmp_path):
-    assert len(QUEUES) == 20
+def test_queries_and_endpoint_agree_on_23_queues(owner, reader, secured_database, tmp_path):
+    assert len(QUEUES) == 23
     location = read_trigger("scale-metrics-api.yaml")["valueLocation"]
     port = free_port()
     with Programs(tmp_path, DATABASE_URL=as_role(secured_database, "queue_reader")) as programs:
@@ -238,7 +256,7 @@ def test_queries_and_endpoint_agree_on_20_queues(owner, reader, secured_database
 
 
 def prepare(owner: Sql, queue: Prepared) -> None:
-    owner.run("truncate :schema._private_jobs, :schema._private_job_queues")
+    owner.run("truncate :schema._private_jobs, :schema._private_job_queues, :ext_schema.pauses")
     for statement in queue.statements:
         owner.run(statement)
 

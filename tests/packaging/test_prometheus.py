@@ -46,6 +46,7 @@ def test_promtool_accepts_the_rules_and_the_configuration(tmp_path):
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@pytest.mark.nightly
 def test_alerts_fire_and_clear(programs: Programs, sql, tmp_path):
     programs.write("tasks/work.py", TASK)
     programs.write("crontab", CRONTAB)

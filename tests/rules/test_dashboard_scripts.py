@@ -5,6 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from graphile_worker.ops.diagnostics.findings import Severity
+from graphile_worker.ops.pools import PoolHealth
+from graphile_worker.ops.queues import QueueState
+from graphile_worker.ops.states import JobState
 from tools import vendor
 
 STATIC = vendor.FOLDER.parent
@@ -17,6 +21,8 @@ FORBIDDEN = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|document\.write|\beval\("
     r"|new Function|\sstyle=\"|\son\w+=\""
 )
+
+ICON_NAME = re.compile(r'(?:\bicon=|\bicon: |\{Icon\} name=)"(\w+)"')
 
 
 def list_own_scripts() -> list[Path]:
@@ -42,6 +48,15 @@ def test_vendored_scripts_are_at_most_40_kb_compressed():
 
 def test_own_scripts_are_at_most_175_kb():
     assert sum(path.stat().st_size for path in list_own_scripts()) <= MAX_OWN_BYTES
+
+
+def test_the_icons_that_scripts_name_are_in_the_file_of_icons():
+    texts = [path.read_text("utf-8") for path in list_own_scripts()]
+    named = {name for text in texts for name in ICON_NAME.findall(text)}
+    icons = set(re.findall(r'<symbol id="(\w+)"', (STATIC / "icons.svg").read_text("utf-8")))
+
+    assert len(named) > 10
+    assert named | {*JobState, *PoolHealth, *QueueState, *Severity} <= icons
 
 
 def test_own_scripts_fetch_nothing_from_elsewhere_and_make_no_markup_of_text():

@@ -7,9 +7,11 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page, sync_playwright
 
 # Without what phones home, and without the sandbox, which root cannot have.
 SETTINGS = [
@@ -48,3 +50,13 @@ def served(folder: Path) -> Iterator[str]:
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
+
+
+def find_violations(page: Page, **options: Any) -> list[str]:
+    """Return what axe-core finds on a page: the rule and its elements."""
+    options["resultTypes"] = ["violations"]
+    found = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{page.url} {each['id']}: {[node['html'][:200] for node in each['nodes']]}"
+        for each in found
+    ]

@@ -32,6 +32,8 @@ class FakeClaimer:
         self.requested_limits: list[int] = []
         self.next_fetch_at: float | None = None
         self.was_truncated = False
+        # Whether a fetch says that it claimed all ready jobs, if it did.
+        self.knows_all_ready = False
         self.answering = asyncio.Event()
         self.answering.set()
         self.has_dynamic_flags = flags is not None
@@ -41,11 +43,14 @@ class FakeClaimer:
     async def claim(self, limit: int) -> list[ClaimedJob]:
         self.requested_limits.append(limit)
         taken = self.ready[:limit]
+        is_all_ready = self.knows_all_ready and len(taken) == len(self.ready)
         await self.answering.wait()
         if self.errors:
             raise self.errors.pop(0)
         del self.ready[: len(taken)]
         self.hold(taken)
+        if taken:
+            taken[0].is_all_ready = is_all_ready
         return taken
 
     def hold(self, taken: list[ClaimedJob]) -> None:

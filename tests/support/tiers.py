@@ -4,6 +4,7 @@ A rule has one test. Where its full size takes minutes, the test asks for its si
 runs it at a size that shows the rule, the nightly tier at the full one.
 """
 
+import os
 import random
 import sys
 from typing import TypeVar
@@ -47,5 +48,9 @@ def is_larger(item: pytest.Item) -> bool:
 
 
 def random_seed() -> int:
-    """Draw a seed for the nightly tier; the gate never depends on chance."""
-    return random.SystemRandom().randrange(10**6)
+    """Draw a seed for the nightly tier; the gate never depends on chance.
+
+    All processes of one run draw the same, because a seed may be part of a test's name.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or random.SystemRandom().random()
+    return random.Random(run).randrange(10**6)

@@ -12,7 +12,12 @@ import pytest
 
 from graphile_worker._lease import lease as lease_module
 from graphile_worker._lease.lease import Lease
-from graphile_worker._sql.queries.claim import ClaimedJob, OrphanedClaims, find_releasable_queues
+from graphile_worker._sql.queries.claim import (
+    ClaimedJob,
+    OrphanedClaims,
+    ReadyCheck,
+    find_releasable_queues,
+)
 from graphile_worker._sql.query import Query
 from graphile_worker._worker import claimer as claimer_module
 from graphile_worker._worker.claimer import (
@@ -51,6 +56,8 @@ class JobTable(FakeDatabase):
                 return self.has_indexes
             case "claim_plain_jobs" | "claim_soonest_jobs":
                 return []
+            case "check_ready_jobs":
+                return ReadyCheck(may_be_ready=True, are_few=False)
             case "claim_jobs" | "claim_jobs_unindexed":
                 return self._claim(str(query.args[0]))
             case "find_orphaned_claims":
@@ -268,6 +275,7 @@ async def test_a_schema_without_fetch_indexes_uses_another_statement(it, has_ind
         "get_task_ids",
         "has_fetch_indexes",
         "claim_plain_jobs",
+        "check_ready_jobs",
         statement,
     ]
 

@@ -106,6 +106,22 @@ async def test_workers_without_a_job_wait_for_the_next_fetch_if_others_got_one()
         assert it.claimer.requested_limits == [2, 1]
 
 
+async def test_they_become_idle_if_the_fetch_claimed_all_ready_jobs():
+    async with scene() as it:
+        it.claimer.knows_all_ready = True
+        it.ready(1)
+        it.claimer.answering.clear()
+        waiting_tasks = await it.wait_for_jobs("a", "b", "c")
+
+        # One job is announced during that fetch.
+        it.ready(2)
+        await it.wake(1)
+        await it.finish_fetch()
+
+        assert get_results(waiting_tasks) == [1, 2, "waits"]
+        assert it.claimer.requested_limits == [3, 1]
+
+
 async def test_a_worker_that_gets_nothing_becomes_idle():
     async with scene() as it:
         waiting_tasks = await it.wait_for_jobs("a", "b")

@@ -1,10 +1,11 @@
 """JobFetcher: which statement is used, and when the whole table is scanned."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.claim import ClaimedJob, ReadyCheck
 from graphile_worker._sql.query import Query
 from graphile_worker._worker import fetch_strategy as fetch_strategy_module
 from graphile_worker._worker import scan_cursor as scan_cursor_module
@@ -12,6 +13,7 @@ from graphile_worker._worker.fetch_strategy import (
     CHEAPER_RETRY_SECONDS,
     FULL_SCAN_DELAY_RANGE_SECONDS,
     MAX_MISSES,
+    MIN_PLAIN_HITS,
     JobFetcher,
 )
 from graphile_worker._worker.scan_cursor import MAX_SCAN_DELAY_SECONDS, MIN_SLOW_SCANS
@@ -29,6 +31,10 @@ class Scene:
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self.ready: dict[str, list[int | None]] = {}
         self.statements: list[str] = []
+        # Whether the cheap check finds that a job may be ready, and how often it ran.
+        self.may_have_jobs = True
+        self.are_few = False
+        self.checks = 0
         self.since: list[object] = []
         # How long the server searches, and how long the answer travels.
         self.search_seconds = 0.0
@@ -40,7 +46,10 @@ class Scene:
         self.fetch.has_indexes = True
         self._clock = clock
 
-    async def run(self, query: Query[Any]) -> list[ClaimedJob]:
+    async def run(self, query: Query[Any]) -> list[ClaimedJob] | ReadyCheck:
+        if query.statement == "check_ready_jobs":
+            self.checks += 1
+            return ReadyCheck(self.may_have_jobs, self.are_few)
         self.statements.append(str(query.statement))
         self.since.append(query.args[5])
         self._clock.now += self.search_seconds + self.travel_seconds
@@ -97,10 +106,60 @@ async def test_plain_jobs_are_fetched_first_and_alone_if_there_are_some(it):
     assert await it.fetch_statements(times=3) == [PLAIN] * 3
 
 
-async def test_only_an_empty_full_scan_means_that_no_job_is_ready(it):
+async def test_an_empty_full_scan_means_that_no_job_is_ready(it):
     assert await it.fetch_statements() == [PLAIN, FULL_SCAN]
     assert it.fetched == []
     assert it.fetch.next_fetch_at is None
+
+
+async def test_no_full_scan_follows_if_the_check_finds_that_no_job_is_ready(it):
+    it.may_have_jobs = False
+
+    assert await it.fetch_statements(times=3) == [PLAIN] * 3
+    assert it.checks == 3
+    assert it.fetched == []
+    assert it.fetch.next_fetch_at is None
+
+
+async def test_if_there_are_few_jobs_the_soonest_are_all_of_them(it):
+    it.are_few = True
+    it.ready = {SOONEST: [5], FULL_SCAN: [5]}
+
+    assert await it.fetch_statements(times=MAX_MISSES) == [PLAIN, SOONEST] * MAX_MISSES
+    assert await it.fetch_statements() == [SOONEST]
+
+
+async def test_if_other_sessions_have_locked_the_few_jobs_a_full_scan_follows(it):
+    it.are_few = True
+    it.ready = {FULL_SCAN: [None]}
+
+    assert await it.fetch_statements() == [PLAIN, SOONEST, FULL_SCAN]
+    assert len(it.fetched) == 1
+
+
+async def test_a_fetch_that_claims_jobs_needs_no_check(it):
+    it.ready = {PLAIN: [None]}
+
+    await it.fetch_statements(times=3)
+
+    assert it.checks == 0
+
+
+async def test_the_check_gets_the_tasks_flags_and_time_of_the_fetch(it, monkeypatch):
+    queries = []
+    run = it.run
+
+    async def record(query):
+        queries.append(query)
+        return await run(query)
+
+    monkeypatch.setattr(it, "run", record)
+    now = datetime(2024, 2, 29, 4, 30, tzinfo=UTC)
+    await it.fetch.fetch("p1", {1: "task", 3: "other"}, limit=1, skip_flags=["no"], now=now)
+
+    [check] = [each for each in queries if each.statement == "check_ready_jobs"]
+    [full_scan] = [each for each in queries if each.statement == FULL_SCAN]
+    assert check.args == (full_scan.args[1], full_scan.args[2], full_scan.args[4])
 
 
 async def test_without_our_indexes_everywhere_is_another_statement(it):
@@ -145,9 +204,39 @@ async def test_the_cheaper_way_is_the_usual_one_again_as_soon_as_it_finds_jobs(i
     it.ready = {PLAIN: [None], SOONEST: [None], FULL_SCAN: [None]}
 
     assert await it.fetch_statements(after=CHEAPER_RETRY_SECONDS) == [SOONEST]
-    assert await it.fetch_statements() == [SOONEST]
-    assert await it.fetch_statements(after=CHEAPER_RETRY_SECONDS) == [PLAIN]
-    assert await it.fetch_statements() == [PLAIN]
+    assert await it.fetch_statements(times=3) == [PLAIN] * 3
+
+
+async def test_the_try_of_a_cheaper_way_is_kept_for_the_next_job_if_none_is_ready(it):
+    it.ready = {FULL_SCAN: [None]}
+    await it.fetch_statements(times=2 * MAX_MISSES)
+    it.ready, it.may_have_jobs = {}, False
+
+    assert await it.fetch_statements(after=CHEAPER_RETRY_SECONDS, times=3) == [SOONEST] * 3
+    it.ready = {PLAIN: [None], SOONEST: [None], FULL_SCAN: [None]}
+    assert await it.fetch_statements(times=3) == [SOONEST, PLAIN, PLAIN]
+
+
+async def test_after_the_jobs_of_named_queues_are_gone_the_plain_statement_is_used_again(it):
+    for way in (SOONEST, FULL_SCAN):
+        it.ready = {way: [5], FULL_SCAN: [5]}
+        while await it.fetch_statements() != [way]:
+            pass
+        it.ready = {PLAIN: [None], SOONEST: [None], FULL_SCAN: [None]}
+
+        # No time passes.
+        used = await it.fetch_statements(times=MIN_PLAIN_HITS + 3)
+
+        assert used[:MIN_PLAIN_HITS] == [way] * MIN_PLAIN_HITS
+        assert used[-1] == PLAIN
+        assert await it.fetch_statements(times=9) == [PLAIN] * 9
+
+
+async def test_jobs_with_and_without_a_named_queue_do_not_change_the_way(by_queue):
+    for _ in range(3 * MIN_PLAIN_HITS):
+        for queue in (None, 5):
+            by_queue.ready[SOONEST] = [queue]
+            assert await by_queue.fetch_statements() == [SOONEST]
 
 
 # Full scans

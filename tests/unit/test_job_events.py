@@ -1,13 +1,16 @@
 """Events at the end of a job. Without listeners none are created."""
 
+import logging
 from typing import Any
 
 import pytest
 
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.logs import Logger
 from graphile_worker._worker import job_events as job_events_module
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
 from graphile_worker._worker.outcomes import Completed, CompletedInTransaction, Failed, Outcome
+from graphile_worker._worker.reporting import log_events
 from graphile_worker.events import (
     Event,
     JobErrored,
@@ -69,6 +72,26 @@ def test_without_listeners_no_success_event_is_built(kinds, monkeypatch):
     emit_job_ended(hooks, untouchable(), Completed(CLAIMED), is_still_owned=True, seconds=0.5)
 
     assert events == []
+
+
+def test_where_info_is_off_no_success_event_is_built_for_the_log(caplog):
+    logger = logging.getLogger("graphile_worker.test_job_events")
+    with log_events(hooks := Hooks(), Logger(logger), {"p1"}, is_outage=lambda error: False):
+        logger.setLevel(logging.WARNING)
+        emit_job_ended(hooks, untouchable(), Completed(CLAIMED), is_still_owned=True, seconds=0.5)
+        # The level may change while a worker runs.
+        logger.setLevel(logging.INFO)
+        end(hooks, Completed(CLAIMED))
+        logger.setLevel(logging.WARNING)
+        events = list[Event]()
+        hooks.on(JobFinished)(events.append)
+        end(hooks, Completed(CLAIMED))
+
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        f"completed job {JOB.id}"
+    ]
+    assert [type(event) for event in events] == [JobFinished]
+    assert not hooks._conditions
 
 
 def test_without_listeners_no_start_event_is_built():

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._db.notifications import Notification, TooManyNotifications
+from graphile_worker._db.notifications import (
+    Notification,
+    NotificationHandler,
+    TooManyNotifications,
+)
 from graphile_worker._lease.lease import Lease
 from graphile_worker._worker import listener as listener_module
 from graphile_worker._worker.listener import ListenTimings, NotificationListener, parse_job_count
@@ -22,6 +26,7 @@ from graphile_worker.events import (
 )
 from graphile_worker.hooks import Hooks
 from tests.support.clocks import skip_delays
+from tests.support.job_sources import run_until_idle
 
 MIGRATED = Notification("worker:migrate", '{"migrationNumber":20,"breaking":false}')
 TIMINGS = ListenTimings(migration_check_interval_seconds=0.0)
@@ -40,6 +45,10 @@ class FakeListening:
         self.checked: list[float] = []
         self._notifications = list(notifications)
         self._unanswered = unanswered
+        self.handlers: dict[str, NotificationHandler] = {}
+
+    def call_at_once(self, channel: str, handler: NotificationHandler) -> None:
+        self.handlers[channel] = handler
 
     async def wait_for_notification(self, within: float) -> Notification | None:
         if not self._notifications:
@@ -201,6 +210,19 @@ async def test_each_notification_is_passed_on_as_it_comes():
     await it.listen_until_lost()
 
     assert it.calls[2:] == list(range(100))
+
+
+async def test_a_new_job_does_not_wait_for_the_asyncio_task_of_the_listener():
+    connection = Silence()
+    it = Scene(connection)
+    listening = asyncio.create_task(it.listener.listen_once())
+    await run_until_idle()
+
+    connection.handlers["jobs:insert"](added(7))
+
+    assert it.calls[-1] == 7
+    assert it.kinds[-1] is ListenNotified
+    listening.cancel()
 
 
 async def test_a_notification_after_skipped_ones_announces_an_unknown_number_of_jobs():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker._cli.commands.run import print_error
+from graphile_worker._cli.error_output import print_error
 from graphile_worker._cli.log_format import (
     CONTINUATION_PREFIX,
     JsonFormatter,

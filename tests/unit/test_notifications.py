@@ -54,6 +54,35 @@ async def test_notifications_after_a_flood_are_received():
     assert await heard.wait_for_notification(0) == added(7)
 
 
+async def test_a_handler_is_called_for_the_first_notifications_of_a_read_and_the_rest_are_queued():
+    heard = _NotificationQueue()
+    handled: list[Notification] = []
+    heard.call_at_once("jobs:insert", handled.append)
+
+    heard._calls_left = MAX_QUEUED_PER_CHANNEL
+    heard.put(b"worker:migrate", b"queued")
+    for number in range(3 * MAX_QUEUED_PER_CHANNEL):
+        put(heard, number)
+
+    assert handled == [added(number) for number in range(MAX_QUEUED_PER_CHANNEL)]
+    assert await heard.wait_for_notification(0) == Notification("worker:migrate", "queued")
+    assert await heard.wait_for_notification(0) == added(
+        MAX_QUEUED_PER_CHANNEL, others=MAX_QUEUED_PER_CHANNEL
+    )
+
+
+async def test_a_handler_is_called_for_each_notification_of_asyncpg():
+    heard = _AsyncpgNotificationStream(connection=None)
+    handled: list[Notification] = []
+    heard.call_at_once("jobs:insert", handled.append)
+
+    for number in range(2 * MAX_QUEUED_PER_CHANNEL):
+        heard._handle_notification(None, 1, "jobs:insert", str(number))
+
+    assert handled == [added(number) for number in range(2 * MAX_QUEUED_PER_CHANNEL)]
+    assert await heard.wait_for_notification(0) is None
+
+
 def test_more_than_5000_notifications_in_a_second_are_a_flood(monkeypatch):
     clock = ManualClock.patch(monkeypatch, notifications)
     heard = _NotificationQueue()

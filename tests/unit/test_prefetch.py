@@ -529,6 +529,41 @@ async def test_a_job_that_is_announced_during_a_fetch_is_fetched_by_the_next(sce
         assert get_results(waiting_tasks) == [1]
 
 
+async def test_after_a_fetch_that_claims_all_ready_jobs_no_other_fetch_follows(scene):
+    async with scene() as it:
+        it.claimer.knows_all_ready = True
+        waiting_tasks = await it.wait_for_jobs("a", "b")
+        it.ready(1)
+        await it.wake()
+        assert get_results(waiting_tasks) == [1, "waits"]
+        assert it.claimer.requested_limits == [2, 2]
+
+        await it.advance_clock(HOUR.total_seconds() / 2)
+        it.ready(2)
+        await it.wake()
+
+        assert get_results(waiting_tasks) == [1, 2]
+        assert it.claimer.requested_limits == [2, 2, 1]
+        # The workers that got no job of each fetch.
+        empty = it.events_of(GetJobEmpty)
+        assert [event.worker_id for event in empty] == ["a", "b", "b"]
+
+
+async def test_a_job_announced_during_a_fetch_that_claims_all_ready_jobs_is_fetched(scene):
+    async with scene() as it:
+        it.claimer.knows_all_ready = True
+        it.ready(1)
+        it.claimer.answering.clear()
+        waiting_tasks = await it.wait_for_jobs("a", "b")
+
+        it.ready(2)
+        await it.wake()
+        await it.finish_fetch()
+
+        assert get_results(waiting_tasks) == [1, 2]
+        assert it.claimer.requested_limits == [2, 1]
+
+
 async def test_jobs_announced_before_a_fetch_cause_no_other_fetch(scene):
     async with scene() as it:
         await it.wake()

@@ -11,9 +11,9 @@ import pytest
 from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from graphile_worker._cli import readiness
-from graphile_worker._cli.commands.run import _locate_queue
 from graphile_worker._cli.readiness import MIN_INTERVAL_SECONDS, TIMEOUT_SECONDS, QueueProbe
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
+from graphile_worker._cli.worker_endpoints import locate_queue
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker.errors import ConfigurationError
@@ -173,5 +173,5 @@ def test_a_supervisor_has_no_verdict_if_an_app_may_set_another_database(
     monkeypatch.setenv("DATABASE_URL", "postgres:///shop")
     app = SettingValue("shop.jobs:app", SettingSource.FLAG, "--app")
 
-    assert _locate_queue(Settings.collect({})) is not None
-    assert _locate_queue(Settings.collect({"app": app})) is None
+    assert locate_queue(Settings.collect({})) is not None
+    assert locate_queue(Settings.collect({"app": app})) is None

@@ -104,10 +104,35 @@ def list_names(kind: str) -> list[PublicName]:
     return [name for key, _, arguments in parts if key == kind for name in parse_names(arguments)]
 
 
+class LazyDataclasses(griffe.Extension):
+    """Shows griffe subclasses of LazyDataclass as the dataclasses that they are at run time."""
+
+    def on_package(self, *, pkg: griffe.Module, **_arguments: Any) -> None:
+        module = pkg["_support.lazy_dataclass"]
+        for each in _iter_classes(pkg):
+            bases = [base.name for base in each.mro() if base.module is module]
+            if bases and each.module is not module:
+                kw_only = str(bases[0] == "LazyKeywordDataclass")
+                decorator = griffe.ExprCall(
+                    griffe.ExprName("dataclass", parent=module),
+                    [griffe.ExprKeyword("kw_only", kw_only)],
+                )
+                each.decorators.append(griffe.Decorator(decorator, lineno=None, endlineno=None))
+
+
+def _iter_classes(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Class]:
+    for each in parent.members.values():
+        if isinstance(each, griffe.Class):
+            yield each
+        if isinstance(each, griffe.Module | griffe.Class):
+            yield from _iter_classes(each)
+
+
 @cache
 def _load() -> griffe.Module:
     loaded = griffe.load(
         PACKAGE,
+        extensions=griffe.load_extensions(LazyDataclasses),
         # The parameters of overloads are not those of the implementation.
         docstring_options={"warnings": False, "warn_unknown_params": False},
         search_paths=[ROOT / "src"],

@@ -45,7 +45,11 @@ def list_event_names() -> list[PublicName]:
     """Return the base classes, all events, the operations and the jobs of cron events."""
     bases = [events.Event, events.PoolEvent, events.WorkerEvent, events.JobEvent, events.Operation]
     jobs = [events.CronJob, events.BackfillJob]
-    classes = [*bases, *(each for group in groups().values() for each in group), *jobs]
+    classes: list[type[Any]] = [
+        *bases,
+        *(each for group in groups().values() for each in group),
+        *jobs,
+    ]
     return [PublicName(events.__name__, each.__name__) for each in classes]
 
 

@@ -1,49 +1,75 @@
-"""The command `graphile-worker`. Without a subcommand it runs a worker."""
+"""The command `graphile-worker`. Without a subcommand it runs a worker.
+
+`--help` and `--version` import only the definitions of the settings. A subcommand and the worker
+are imported when they run.
+"""
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 import click
-import psycopg
 
-from graphile_worker._cli.commands.add import add
-from graphile_worker._cli.commands.audit import audit
-from graphile_worker._cli.commands.bench import bench
-from graphile_worker._cli.commands.config import config
-from graphile_worker._cli.commands.cron import cron
-from graphile_worker._cli.commands.dashboard import dashboard
-from graphile_worker._cli.commands.demo import demo
-from graphile_worker._cli.commands.doctor import doctor
-from graphile_worker._cli.commands.exporter import exporter
-from graphile_worker._cli.commands.history import history
-from graphile_worker._cli.commands.init import init
-from graphile_worker._cli.commands.jobs import jobs
-from graphile_worker._cli.commands.migrate import migrate
-from graphile_worker._cli.commands.pause import pause, resume
-from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, print_error, run_command
-from graphile_worker._cli.commands.top import top
-from graphile_worker._cli.commands.tune import tune
-from graphile_worker._cli.commands.workers import workers
+from graphile_worker._cli.error_output import is_expected, print_error
 from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
 from graphile_worker._cli.settings.layers import find_unknown_variables
 from graphile_worker._cli.streams import flush_standard_streams, open_standard_streams
 from graphile_worker._cli.supervisor.pid1 import fork_if_pid1
 from graphile_worker._settings.definitions import SETTINGS
 from graphile_worker._support.error_format import make_printable
-from graphile_worker.errors import GraphileWorkerError
 
-SUBCOMMANDS = (
-    *(init, demo, migrate, add, jobs, history, workers, pause, resume, audit, bench, cron),
-    *(tune, doctor, top, dashboard, exporter, config),
-)
+# The first sentence of each subcommand, for `--help`.
+SUBCOMMANDS = {
+    "init": "Write a first worker with tests and a database.",
+    "demo": "Run a demo queue in a temporary schema, and watch it.",
+    "migrate": "Install or upgrade the schema.",
+    "add": "Add a job.",
+    "jobs": "List jobs, show what became of one, and change them.",
+    "history": "Show and set how long outcomes of jobs are kept.",
+    "workers": "List workers, and recover the jobs of dead ones.",
+    "pause": "Pause tasks and named queues, and list what is paused.",
+    "resume": "Resume paused tasks and named queues.",
+    "audit": "List who changed which jobs, newest first.",
+    "bench": "Measure throughput and latency on this database.",
+    "cron": "Check, list and run scheduled tasks.",
+    "tune": "Print recommended PostgreSQL settings as SQL.",
+    "doctor": "Diagnose the queue and its database.",
+    "top": "Watch the queue live.",
+    "dashboard": "Show the queue in the browser.",
+    "exporter": "Serve metrics of the queue for Prometheus and KEDA.",
+    "config": "Print every setting and its source.",
+}
+# The module of a subcommand, if it does not have the same name.
+MODULES = {"resume": "pause"}
+
+
+class LazyCommands(Mapping[str, click.Command]):
+    """The subcommands by name. Reading one imports it."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in SUBCOMMANDS:
+            raise KeyError(name)
+        module = import_module(f"graphile_worker._cli.commands.{MODULES.get(name, name)}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUBCOMMANDS)
+
+    def __len__(self) -> int:
+        return len(SUBCOMMANDS)
 
 
 class MainCommand(GroupedHelp, click.Group):
-    pass
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = [click.Command(name, help=text) for name, text in SUBCOMMANDS.items()]
+        click.Group(commands=listed).format_commands(ctx, formatter)
 
 
 @click.group(
     cls=MainCommand,
+    commands=LazyCommands(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -79,6 +105,8 @@ def command(
             click.echo(make_printable(f"graphile-worker: {line}"), err=True)
     if context.invoked_subcommand is not None:
         return
+    from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, run_command
+
     mode = RunMode(
         once=once,
         schema_only=schema_only,
@@ -89,17 +117,15 @@ def command(
     context.exit(run_command(mode, current_settings()))
 
 
-for each in SUBCOMMANDS:
-    command.add_command(each)
-
-
 def main() -> None:
     """Run the command, and print an expected error as one line without a traceback."""
     open_standard_streams()
     fork_if_pid1()
     try:
         command(prog_name="graphile-worker")
-    except (GraphileWorkerError, psycopg.Error, TimeoutError) as error:
+    except Exception as error:
+        if not is_expected(error):
+            raise
         print_error(error)
         sys.exit(getattr(error, "exit_code", 1))
     finally:

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Error, capabilities, generators, waiting
@@ -12,6 +11,8 @@ from psycopg.abc import RV, PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGcancelConn
 from psycopg.rows import Row
+
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 
 T = TypeVar("T")
 
@@ -26,8 +27,7 @@ _cancel_requests: set[asyncio.Task[None]] = set()
 _abandonments: set[asyncio.Task[None]] = set()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CancelTimings:
+class CancelTimings(LazyKeywordDataclass):
     """Time limits of a driver that cancels a statement."""
 
     grace_seconds: float = 1.0

@@ -8,7 +8,6 @@ by class, and only if the caller has imported them.
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -21,6 +20,7 @@ from graphile_worker._db.sync import SyncPsycopgConnection
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import ParameterStyle, render
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -90,8 +90,7 @@ class ExternalConnectionDatabase:
         """Do nothing. The connection belongs to the caller."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(LazyDataclass):
     """A transaction that is open on a connection of the caller."""
 
     connection: object
@@ -107,6 +106,34 @@ class OpenTransaction:
     def is_open(self) -> bool:
         """Return whether it may still be open. A pool may have lent the connection again."""
         return _identify_transaction(self.connection) is self.identity
+
+
+def find_source(connection: Any) -> object:
+    """Return what a connection comes from: all connections of it lead to the same database.
+
+    An engine of SQLAlchemy, a connection of Django for one alias and thread, or the connection of
+    the driver.
+    """
+    try:
+        return _find_source(connection)
+    except Exception:
+        # For example closed. The call that uses the connection raises what is wrong.
+        return connection
+
+
+def _find_source(connection: Any) -> object:
+    source: object = connection
+    if hasattr(connection, "get_bind"):
+        source = connection.get_bind().engine
+    elif is_instance_by_name(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        source = connection.sync_connection.engine
+    elif is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        source = connection.engine
+    elif is_instance_by_name(connection, "django.utils.connection", "ConnectionProxy"):
+        source = connection._connections[connection._alias]
+    elif is_instance_by_name(connection, "asyncpg.pool", "PoolConnectionProxy"):
+        source = connection._con
+    return source
 
 
 def _identify_transaction(connection: Any) -> object | None:

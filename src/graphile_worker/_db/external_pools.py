@@ -14,10 +14,9 @@ from contextlib import (
     suppress,
 )
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import psycopg
-import psycopg_pool
 
 from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.database import (
@@ -42,6 +41,9 @@ from graphile_worker._sql.query import Query
 from graphile_worker._sql.sqlstate import READ_ONLY_SQL_TRANSACTION, get_sqlstate
 from graphile_worker.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    import psycopg_pool
+
 T = TypeVar("T")
 
 ConnectionFactory = Callable[[], AbstractAsyncContextManager[Any]]
@@ -58,7 +60,7 @@ def open_database(
     if is_conninfo_source(source):
         return PsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     pool: Any = source
-    if isinstance(source, psycopg_pool.AsyncConnectionPool):
+    if is_psycopg_pool(source):
         return ExternalPoolDatabase(pool.connection, schemas)
     if is_instance_by_name(source, "asyncpg.pool", "Pool"):
         return ExternalPoolDatabase(pool.acquire, schemas)
@@ -83,7 +85,7 @@ def open_sync_database(
     if is_conninfo_source(source):
         return SyncPsycopgDatabase(source, schemas, prepared_statements=prepared_statements)
     pool: Any = source
-    if isinstance(source, psycopg_pool.ConnectionPool):
+    if is_instance_by_name(source, "psycopg_pool", "ConnectionPool"):
         begin = partial(_begin_sync_psycopg, pool)
         return SyncExternalPoolDatabase(pool.connection, begin, schemas)
     if is_instance_by_name(source, "sqlalchemy.engine", "Engine"):
@@ -94,6 +96,10 @@ def open_sync_database(
         "connection string, a function that returns one, a psycopg ConnectionPool or a SQLAlchemy "
         "Engine. To join the transaction of a single connection, pass it to the call as conn=."
     )
+
+
+def is_psycopg_pool(source: object) -> "TypeGuard[psycopg_pool.AsyncConnectionPool[Any]]":
+    return is_instance_by_name(source, "psycopg_pool", "AsyncConnectionPool")
 
 
 def is_conninfo_source(source: object) -> TypeGuard[ConninfoSource]:

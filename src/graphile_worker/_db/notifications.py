@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ PING_STATEMENT = "select pg_catalog.pg_notification_queue_usage()"
 LISTEN_TIMEOUT_SECONDS = 10.0
 
 # Notifications of a channel that wait to be read. Further ones are only counted: each means that
-# there may be jobs, and one is enough for that.
+# there may be jobs, and one is enough for that. Also the calls of a handler for one read.
 MAX_QUEUED_PER_CHANNEL = 10
 
 # Above this rate, listening costs more than polling.
@@ -36,6 +36,9 @@ class Notification(NamedTuple):
     """Further notifications of that channel, which were not read."""
 
 
+NotificationHandler = Callable[[Notification], None]
+
+
 class TooManyNotifications(Exception):
     """Too many notifications arrive: polling costs less than listening."""
 
@@ -48,6 +51,13 @@ class TooManyNotifications(Exception):
 
 class NotificationStream(Protocol):
     """A connection that receives notifications."""
+
+    def call_at_once(self, channel: str, handler: NotificationHandler) -> None:
+        """Call the handler with notifications of a channel as soon as they are read.
+
+        If too many arrive at once, `wait_for_notification` returns the others.
+        """
+        ...
 
     async def wait_for_notification(self, timeout_seconds: float) -> Notification | None:
         """Return the next notification, or None after the timeout. Raise if it is disconnected."""
@@ -90,8 +100,18 @@ class _NotificationQueue:
         self._skipped_counts: Counter[bytes] = Counter()
         self._window_started_at = time.monotonic()
         self._window_count = 0
+        self._handlers: dict[bytes, NotificationHandler] = {}
+        # How many calls of handlers are left until the next read.
+        self._calls_left = 0
+
+    def call_at_once(self, channel: str, handler: NotificationHandler) -> None:
+        self._handlers[channel.encode()] = handler
 
     def put(self, channel: bytes, payload: bytes) -> None:
+        if self._calls_left > 0 and (handler := self._handlers.get(channel)) is not None:
+            self._calls_left -= 1
+            handler(_decode(channel, payload))
+            return
         if self._queued_counts[channel] >= MAX_QUEUED_PER_CHANNEL:
             self._skipped_counts[channel] += 1
             return
@@ -120,10 +140,13 @@ class _NotificationQueue:
             raise item
         channel, payload = item
         self._queued_counts[channel] -= 1
-        skipped = self._skipped_counts.pop(channel, 0)
-        return Notification(
-            channel.decode(errors="replace"), payload.decode(errors="replace"), skipped
-        )
+        return _decode(channel, payload, self._skipped_counts.pop(channel, 0))
+
+
+def _decode(channel: bytes, payload: bytes, skipped_count: int = 0) -> Notification:
+    return Notification(
+        channel.decode(errors="replace"), payload.decode(errors="replace"), skipped_count
+    )
 
 
 class _PsycopgNotificationStream(_NotificationQueue):
@@ -157,6 +180,7 @@ class _PsycopgNotificationStream(_NotificationQueue):
 
     def _read_socket(self) -> None:
         connection = self._connection.pgconn
+        self._calls_left = MAX_QUEUED_PER_CHANNEL
         try:
             connection.consume_input()
             count = 0
@@ -199,6 +223,8 @@ class _AsyncpgNotificationStream(_NotificationQueue):
     ) -> None:
         if self._has_ended:
             return
+        # asyncpg calls this once for each notification. The rate is limited below.
+        self._calls_left = 1
         self.put(channel.encode(), str(payload).encode())
         try:
             self.check_rate(1)

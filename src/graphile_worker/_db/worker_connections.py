@@ -4,13 +4,11 @@ So tasks that wait for a connection wait for each other, and never block the wor
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import psycopg
-import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker._db.cancellable_connection import CancelTimings
@@ -21,11 +19,13 @@ from graphile_worker._db.external_connections import ExternalConnectionDatabase
 from graphile_worker._db.external_pools import (
     ExternalPoolDatabase,
     is_conninfo_source,
+    is_psycopg_pool,
     open_database,
 )
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 from graphile_worker.tasks import Task
@@ -43,8 +43,7 @@ PSYCOPG_ONLY_SETTINGS = {
 SYNC_ENQUEUE_CONNECTIONS = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectionTimings:
+class ConnectionTimings(LazyKeywordDataclass):
     """Time limits of the worker's own connections."""
 
     query_timeout: timedelta = timedelta(seconds=10)
@@ -56,8 +55,7 @@ class ConnectionTimings:
 DEFAULT_TIMINGS = ConnectionTimings()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerConnections:
+class WorkerConnections(LazyDataclass):
     """The databases of a worker, each with its own connections."""
 
     own: Database
@@ -146,6 +144,7 @@ def _open_own_connections(
             prepared_statements=prepared,
             # The same few statements, many times.
             prepare_after=0,
+            generic_plans=True,
             query_timeout=timings.query_timeout,
         ),
         PsycopgDatabase(
@@ -183,7 +182,7 @@ def _derive_heartbeat_database(
 
     Otherwise heartbeats use the pool, in the event loop that tasks may block.
     """
-    if not isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if not is_psycopg_pool(pool):
         return None
     if pool.connection_class is not psycopg.AsyncConnection:
         return None
@@ -200,7 +199,7 @@ def _derive_heartbeat_database(
 
 def _get_pool_size(pool: object, options: WorkerOptions) -> int:
     """Return the maximum size of the caller's pool."""
-    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if is_psycopg_pool(pool):
         return pool.max_size
     if hasattr(pool, "get_max_size"):
         size: int = pool.get_max_size()
@@ -215,7 +214,7 @@ def _get_pool_size(pool: object, options: WorkerOptions) -> int:
 
 def _count_idle(pool: object) -> int:
     """Return the number of idle connections of the caller's pool, or 0 if it is unknown."""
-    if isinstance(pool, psycopg_pool.AsyncConnectionPool):
+    if is_psycopg_pool(pool):
         return pool.get_stats()["pool_available"]
     # asyncpg, and the pool of a SQLAlchemy engine.
     count: Any = getattr(pool, "get_idle_size", None)

@@ -11,12 +11,12 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphile_worker._payloads.javascript import stringify
 from graphile_worker._support.error_format import make_printable
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker._support.logs import Logger
 from graphile_worker._support.pipes import Pipes
 from graphile_worker._support.process_group import ProcessGroup
@@ -42,8 +42,7 @@ START_ERROR_HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(LazyDataclass):
     """Limits in seconds."""
 
     terminate_grace: float = 5.0

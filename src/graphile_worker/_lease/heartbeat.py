@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -27,12 +26,12 @@ from graphile_worker._sql.queries.workers import (
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, MISSING_OBJECT, get_sqlstate
 from graphile_worker._support.failpoints import failpoint
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeartbeatTimings:
+class HeartbeatTimings(LazyKeywordDataclass):
     """Intervals and time limits of a heartbeat."""
 
     max_interval: timedelta = timedelta(seconds=10)
@@ -53,8 +52,7 @@ class HeartbeatTimings:
 DEFAULT_TIMINGS = HeartbeatTimings()
 
 
-@dataclass(frozen=True, slots=True)
-class PoolCallbacks:
+class PoolCallbacks(LazyDataclass):
     """Functions that the heartbeat calls to read from its pool and report to it, thread-safe."""
 
     started_ids: Callable[[], list[int]]

@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import FrameType, TracebackType
@@ -34,6 +33,7 @@ from graphile_worker._lease.watchdog import Watchdog
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import CRONTAB_KEY, MAX_TASK_NAMES
 from graphile_worker._support.error_format import format_error_line
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
 from graphile_worker._support.versions import find_version
 from graphile_worker.crontab.items import ParsedCronItem
@@ -51,8 +51,7 @@ FindJob = Callable[[Collection[str], FrameType], Job | None]
 CronItems = Callable[[], Iterable[ParsedCronItem]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaseTimings:
+class LeaseTimings(LazyKeywordDataclass):
     """Intervals and time limits of a lease service."""
 
     heartbeat: HeartbeatTimings = HeartbeatTimings()

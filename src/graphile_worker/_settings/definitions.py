@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.option_fields import HelpGroup, OptionField, option, split_optional
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
@@ -171,8 +172,7 @@ def format_flag(name: str) -> str:
     return "--" + name.replace(".", "-").replace("_", "-")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class Setting(LazyKeywordDataclass):
     """One setting. Its name is its key in a config file, with a dot after the name of a table."""
 
     name: str

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from graphile_worker._db.conninfo import read_conninfo_source, redact_secrets
 from graphile_worker._settings.definitions import Setting, SettingKind
 from graphile_worker._support.durations import format_exact_duration, parse_duration
 
@@ -71,6 +70,9 @@ def to_json_value(setting: Setting, value: Any) -> Any:
     if setting.kind is SettingKind.PATH:
         return str(value)
     if setting.field.is_secret:
+        # Imports psycopg, which `--help` does not need.
+        from graphile_worker._db.conninfo import read_conninfo_source, redact_secrets
+
         return redact_secrets(read_conninfo_source(value) or "")
     return value
 

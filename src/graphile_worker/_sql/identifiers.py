@@ -1,8 +1,8 @@
 """Names of schemas: checked and quoted."""
 
-from dataclasses import dataclass
 from hashlib import sha256
 
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError
 
 # PostgreSQL truncates longer names without an error.
@@ -13,8 +13,7 @@ INFORMATION_SCHEMA = "information_schema"
 RESERVED_PREFIX = "pg_"
 
 
-@dataclass(frozen=True, slots=True)
-class Schemas:
+class Schemas(LazyDataclass):
     """The shared schema, and the companion schema of this package."""
 
     shared: str

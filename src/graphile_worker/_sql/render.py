@@ -38,6 +38,8 @@ _FRAGMENTS = (
     "job_state",
     "failed_at",
     "is_superseded",
+    "is_inspected",
+    "lock_names",
     "foreign_objects",
     "are_rows_hidden",
     "audit_access",

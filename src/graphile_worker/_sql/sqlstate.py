@@ -1,10 +1,10 @@
 """SQLSTATE and constraint of database errors, the same for every library."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from graphile_worker._support.error_format import HINT_PREFIX, get_hints
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 
 # Conflicts with other sessions. The same statement may be retried on a connection of this package.
 TRANSIENT = frozenset({"40001", "40P01", "GWNOR"})
@@ -47,8 +47,7 @@ HINTS_BY_SQLSTATE = {
 READ_ONLY_SQL_TRANSACTION = "25006"
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseErrorInfo:
+class DatabaseErrorInfo(LazyDataclass):
     """The facts of a database error."""
 
     sqlstate: str

@@ -5,12 +5,13 @@ environment variables, the keys of the config file and the reference are made fr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from datetime import timedelta
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -26,8 +27,7 @@ class HelpGroup(StrEnum):
     ADVANCED = "Advanced"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptionField:
+class OptionField(LazyKeywordDataclass):
     """One option. `help` has neither its default nor a period: the command and pages add both."""
 
     default: Any

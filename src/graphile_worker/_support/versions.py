@@ -1,8 +1,10 @@
 """Versions of installed packages."""
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def find_version(package: str = "graphile-worker") -> str:
     """Return the version of a package, by default of this one."""
     try:

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from graphile_worker._db.database import QueryRunner
@@ -26,6 +25,7 @@ from graphile_worker._sql.queries.claim import (
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
 from graphile_worker._support.clock import Clock
 from graphile_worker._support.failpoints import failpoint
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.fetch_strategy import JobFetcher
 from graphile_worker._worker.job_metrics import record_claimed_jobs
 from graphile_worker._worker.payload_budget import PayloadBudget
@@ -51,8 +51,7 @@ QUICK_FETCH_SECONDS = 1.0
 CHECK_ONCE = -math.inf
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClaimTimings:
+class ClaimTimings(LazyKeywordDataclass):
     """Intervals and time limits of a claimer."""
 
     task_check_interval_seconds: float = 10.0

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import cast
@@ -39,6 +39,7 @@ from graphile_worker._support.error_format import (
     format_error_message,
 )
 from graphile_worker._support.failpoints import failpoint
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.outcomes import (
     Completed,
     CompletedInTransaction,
@@ -74,8 +75,7 @@ WRITE_KINDS: Mapping[type[Outcome], WriteKind] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompletionTimings:
+class CompletionTimings(LazyKeywordDataclass):
     """Intervals between the tries to write an outcome."""
 
     max_backoff_seconds: float = 0.6

@@ -10,6 +10,8 @@ from graphile_worker._db.database import QueryRunner
 from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     JobPosition,
+    ReadyCheck,
+    check_ready_jobs,
     claim_jobs,
     claim_jobs_around,
     claim_jobs_unindexed,
@@ -19,11 +21,14 @@ from graphile_worker._sql.queries.claim import (
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
 from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, BlockedJobsCursor, ScanCursor
+from graphile_worker.jobs import RunAt
 
 # A strategy that misses jobs this many times in a row is replaced by the next one; once or twice a
-# job may just have been added. After these seconds the cheaper strategy is used once.
+# job may just have been added. After these seconds the cheaper strategy is used once, and sooner
+# after this many results in a row without a job of a named queue.
 MAX_MISSES = 3
 CHEAPER_RETRY_SECONDS = 1.0
+MIN_PLAIN_HITS = 10
 
 # Seconds between two full scans while the soonest jobs are of a few queues, doubled after each scan
 # that found nothing else.
@@ -40,6 +45,10 @@ class FetchStrategy(IntEnum):
 
 class JobFetcher:
     """Uses the strategy that usually finds jobs, then the one that finds all.
+
+    Before the latter, which is expensive, a cheap query checks whether any job may be ready. That
+    query starts after the fetch was requested, so it sees each job of which the pool was notified
+    before. A later notification leads to another fetch.
 
     If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
     answer is not always followed by a full scan: `next_fetch_at` is the time of the next one. The
@@ -60,6 +69,7 @@ class JobFetcher:
         self._preferred = FetchStrategy.PLAIN
         self._misses = 0
         self._retry_cheaper_at = 0.0
+        self._plain_hits = 0
         self._scan_cursor = ScanCursor(slow_scan_seconds)
         self._blocked_jobs_cursor = BlockedJobsCursor()
         self._task_scanner = TaskScanner(database)
@@ -111,16 +121,40 @@ class JobFetcher:
                 self._build_query(strategy, pool_id, tasks, limit=limit, **options)
             )
             if claimed_jobs:
-                self._record_hit(strategy, len(claimed_jobs), limit)
+                self._record_hit(strategy, claimed_jobs, limit)
                 if strategy is FetchStrategy.PLAIN:
                     self._scan_cursor.record_scan(claimed_jobs)
                 return claimed_jobs
             if busy and time.monotonic() < self._full_scanned_at + self._full_scan_delay:
                 self.next_fetch_at = self._full_scanned_at + self._full_scan_delay
                 return []
-        claimed_jobs = await self._scan_all(pool_id, tasks, limit=limit, **options)
+        check = await self._check_ready_jobs(tasks, **options)
+        claimed_jobs = []
+        if check.may_be_ready:
+            if check.are_few and strategy is not FetchStrategy.SOONEST:
+                # The cheaper statement reads all of them. It finds none if other sessions have
+                # locked their rows.
+                claimed_jobs = await self._db.run(
+                    self._build_query(FetchStrategy.SOONEST, pool_id, tasks, limit=limit, **options)
+                )
+            claimed_jobs = claimed_jobs or await self._scan_all(
+                pool_id, tasks, limit=limit, **options
+            )
+        elif strategy < self._preferred:
+            # Nothing shows whether the cheaper strategy is enough: use it for the next job.
+            self._retry_cheaper_at = 0.0
         self._record_full_scan(strategy, claimed_jobs, busy)
         return claimed_jobs
+
+    async def _check_ready_jobs(
+        self,
+        tasks: Mapping[int, str],
+        *,
+        skip_flags: list[str] | None = None,
+        now: RunAt | None = None,
+        **_options: Any,
+    ) -> ReadyCheck:
+        return await self._db.run(check_ready_jobs(tasks, skip_flags, now))
 
     async def _fetch_since(
         self, position: JobPosition, *args: Any, **options: Any
@@ -176,16 +210,31 @@ class JobFetcher:
             return FetchStrategy(self._preferred - 1)
         return self._preferred
 
-    def _record_hit(self, strategy: FetchStrategy, count: int, limit: int) -> None:
+    def _record_hit(
+        self, strategy: FetchStrategy, claimed_jobs: list[ClaimedJob], limit: int
+    ) -> None:
+        is_cheaper = strategy < self._preferred
         self._preferred = strategy
         self._misses = 0
-        if strategy is FetchStrategy.SOONEST and count * 2 <= limit:
+        if strategy is FetchStrategy.PLAIN:
+            return
+        self._count_plain_hits(claimed_jobs, is_cheaper=is_cheaper)
+        if _is_short(claimed_jobs, limit):
             # After the jobs of a few queues there may be others.
-            self._last_short_count = count
+            self._last_short_count = len(claimed_jobs)
             self._next_full_scan_at = min(
                 self._next_full_scan_at, time.monotonic() + self._full_scan_delay
             )
             self.next_fetch_at = self._next_full_scan_at
+
+    def _count_plain_hits(self, claimed_jobs: list[ClaimedJob], *, is_cheaper: bool) -> None:
+        """Use a cheaper strategy soon, if the jobs of named queues seem to be gone."""
+        if any(each.queue_id is not None for each in claimed_jobs):
+            self._plain_hits = 0
+            return
+        self._plain_hits += 1
+        if is_cheaper or self._plain_hits == MIN_PLAIN_HITS:
+            self._retry_cheaper_at = 0.0
 
     def _record_full_scan(
         self, strategy: FetchStrategy, claimed_jobs: list[ClaimedJob], busy_queue_ids: set[int]
@@ -193,6 +242,8 @@ class JobFetcher:
         is_wider, self._next_full_scan_at = self._next_full_scan_at < math.inf, math.inf
         self._full_scanned_at = time.monotonic()
         if strategy is FetchStrategy.FULL_SCAN:
+            if claimed_jobs:
+                self._count_plain_hits(claimed_jobs, is_cheaper=False)
             found_more = is_wider and len(claimed_jobs) > self._last_short_count
             if found_more:
                 self._prefer(FetchStrategy.FULL_SCAN)
@@ -213,7 +264,7 @@ class JobFetcher:
 
     def _prefer(self, strategy: FetchStrategy) -> None:
         self._preferred = strategy
-        self._misses = 0
+        self._misses = self._plain_hits = 0
         self._retry_cheaper_at = time.monotonic() + CHEAPER_RETRY_SECONDS
 
     def _build_query(

@@ -5,13 +5,13 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from graphile_worker._db.database import Database
 from graphile_worker._db.notifications import Notification, NotificationStream, TooManyNotifications
 from graphile_worker._db.retry import compute_backoff
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.pauses import PAUSES_CHANNEL
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.events import (
     ListenConnecting,
     ListenFailed,
@@ -28,8 +28,7 @@ CHANNELS = (JOBS_CHANNEL, MIGRATIONS_CHANNEL, PAUSES_CHANNEL)
 MAX_BACKOFF_SECONDS = 0.6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListenTimings:
+class ListenTimings(LazyKeywordDataclass):
     """Intervals and time limits of a listener."""
 
     connection_check_seconds: float = 5.0
@@ -88,6 +87,8 @@ class NotificationListener:
         async with self._db.listen(*CHANNELS) as notifications:
             self._attempts = 0
             self._hooks.emit(ListenStarted(pool_id=self._lease.pool_id))
+            # A new job does not wait until this asyncio task runs.
+            notifications.call_at_once(JOBS_CHANNEL, self._handle_notification)
             try:
                 await self._catch_up()
                 while True:

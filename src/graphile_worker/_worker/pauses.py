@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from graphile_worker._db.database import QueryRunner
@@ -20,6 +19,7 @@ from graphile_worker._sql.queries.pauses import (
 )
 from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, MISSING_OBJECT, get_sqlstate
 from graphile_worker._support.error_format import format_error_line, make_printable
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
 from graphile_worker.events import PausesChanged
 from graphile_worker.hooks import Hooks
@@ -54,8 +54,7 @@ class PausedTaskNames:
         self.names.update(paused)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PauseTimings:
+class PauseTimings(LazyKeywordDataclass):
     """Intervals of a pause monitor."""
 
     read_interval_seconds: float = 5.0

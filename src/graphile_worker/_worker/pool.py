@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.durations import to_seconds
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completion_batcher import CompletionBatchers
 from graphile_worker._worker.sources.base import JobSource
@@ -35,8 +35,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShutdownTimings:
+class ShutdownTimings(LazyKeywordDataclass):
     """Time limits of the steps of a shutdown, which goes on without those that take longer.
 
     With the default `shutdown_timeout`, cleanup and write take less than the 30 s after which

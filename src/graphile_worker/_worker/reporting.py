@@ -172,6 +172,8 @@ def log_events(
                 log(event)
 
         hooks.on(event)(log_own_events)
+        if event is JobSucceeded:
+            hooks._set_condition(log_own_events, lambda: is_level_enabled(logger, "info"))
         registered.append((event, log_own_events))
 
     registered: list[tuple[type[Event], Callable[[Any], None]]] = []

@@ -1,9 +1,9 @@
 """Decide when a failed job is retried, by the policy of its task."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker._worker.signals import is_interrupt
 from graphile_worker.errors import JobLockLostError
 from graphile_worker.jobs import Job, RunAt, check_run_at
@@ -11,8 +11,7 @@ from graphile_worker.retries import Backoff
 from graphile_worker.tasks import Task
 
 
-@dataclass(frozen=True, slots=True)
-class NextAttempt:
+class NextAttempt(LazyDataclass):
     """When to retry: by default after the default backoff. `is_permanent` uses up all attempts."""
 
     when: RunAt | None = None

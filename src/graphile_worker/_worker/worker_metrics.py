@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from graphile_worker._db.database import ConnectionCounts
@@ -13,6 +12,7 @@ from graphile_worker._metrics import definitions
 from graphile_worker._metrics.definitions import AddMode, ConnectionState
 from graphile_worker._metrics.recorder import Recorder, build_gauges
 from graphile_worker._metrics.values import Families
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker._worker.pool import WorkerPool
 from graphile_worker.events import (
     CronScheduled,
@@ -148,8 +148,7 @@ class WorkerMetrics:
             self._recorder.add(definitions.JOBS_RECOVERED, (label,))
 
 
-@dataclass(frozen=True, slots=True)
-class CronCounter:
+class CronCounter(LazyDataclass):
     """Counts the jobs that the scheduler added. Equals another one of the same recorder."""
 
     recorder: Recorder

@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from graphile_worker._payloads import encode
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.text import suggest
 from graphile_worker.crontab.options import MAX_IDENTIFIER_BYTES
 from graphile_worker.crontab.patterns import FIELDS, CronPattern, read_pattern
@@ -22,8 +23,7 @@ CronKeyMode = Literal["replace", "preserve_run_at"]
 NO_BACKFILL = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CronItem:
+class CronItem(LazyKeywordDataclass):
     """A scheduled task.
 
     Args:
@@ -55,8 +55,7 @@ class CronItem:
     tz: str = "UTC"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedCronItem:
+class ParsedCronItem(LazyKeywordDataclass):
     """A checked item, as `parse_crontab` and `parse_cron_items` return it.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote_plus
 
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.crontab.problems import Problems
 from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import JobSpec
@@ -54,8 +54,7 @@ def _read_job_key(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class CrontabOption:
+class CrontabOption(LazyDataclass):
     """An option: its name in code, the expected value, and a parser that raises ValueError."""
 
     name: str

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.crontab.items import ParsedCronItem, parse_pattern
 from graphile_worker.crontab.patterns import CronPattern, format_pattern
 from graphile_worker.errors import CrontabError
@@ -15,8 +15,7 @@ from graphile_worker.errors import CrontabError
 MAX_SUMMARY_BYTES = 4_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CronSummary:
+class CronSummary(LazyKeywordDataclass):
     """A cron item without its job: what people need to know of it.
 
     Attributes:

@@ -12,12 +12,14 @@ from graphile_worker._sql.queries.audit import (
     list_audit_entries,
 )
 from graphile_worker._sql.query import Plan, Transaction
+from graphile_worker.errors import SchemaError, SchemaMissing
 from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern
 from graphile_worker.ops.search import DEFAULT_LIMITS, QueryLimits, with_limits
 
 __all__ = [
     "AuditAction",
     "AuditEntry",
+    "AuditMissing",
     "format_for_audit",
     "plan_list_audit",
     "plan_record_reveal",
@@ -27,6 +29,19 @@ DEFAULT_LIMIT = 50
 
 # Stands for values of payloads, which the audit must not contain.
 HIDDEN_VALUE = TextPattern(("…",))
+
+
+class AuditMissing(SchemaError):
+    """The companion schema has no audit table."""
+
+    _arguments = ("schema",)
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        super().__init__(
+            f"schema {schema!r} has no table 'audit': changes of jobs are not recorded. Run "
+            "`graphile-worker migrate` as the owner."
+        )
 
 
 def plan_list_audit(
@@ -57,10 +72,13 @@ def plan_list_audit(
 
     Raises:
         QueryTimeoutError: The statement took too long or waited too long for a lock.
-        SchemaMissing: The audit table is not installed.
+        AuditMissing: The audit table is not installed.
     """
     query = list_audit_entries(actor, action, job_id, before, limit, newest)
-    return (yield from with_limits(query, schemas, limits))
+    try:
+        return (yield from with_limits(query, schemas, limits))
+    except SchemaMissing as error:
+        raise AuditMissing(schemas.companion) from error
 
 
 def plan_record_reveal(

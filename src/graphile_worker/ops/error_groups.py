@@ -80,7 +80,7 @@ class ErrorGroup:
         summary: First line of the error, with words such as `<n>` for what differs.
         sample_id: The newest job of the group.
         sample_error: Its error. Of a long one, the start and the end.
-        retrying: Number of jobs that wait for a retry.
+        retrying: Number of jobs with attempts left, also those whose retry is due or runs.
         failed: Number of jobs that have permanently failed.
         first_at: Estimated time of the first of the last failures of these jobs.
         last_at: Estimated time of the last failure.
@@ -137,7 +137,9 @@ def plan_group_errors(
     max_seconds: float = MAX_SECONDS,
     limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Plan[ErrorGroups]:
-    """Group the newest jobs that wait for a retry or failed permanently by their errors.
+    """Group the newest jobs whose last attempt failed by their errors.
+
+    A job stays in its group until it succeeds, or until a person retries it.
 
     Args:
         schemas: The schemas of the queue.
@@ -268,5 +270,6 @@ def _read_failure(row: Row, now: datetime) -> _Failure:
         updated_at=parse_timestamp(updated_at),
         attempts=attempts,
         now=now,
+        is_permanent=is_failed,
     )
     return _Failure(id, task, is_failed, error, failed_at)

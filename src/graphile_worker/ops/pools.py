@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -123,6 +123,14 @@ def list_dead_pool_ids(pools: Iterable[PoolInfo]) -> list[str]:
 def list_alive_pools(pools: Iterable[PoolInfo]) -> list[PoolInfo]:
     """List the pools that send heartbeats."""
     return [pool for pool in pools if pool.health is PoolHealth.ALIVE]
+
+
+def count_slots(pools: Collection[PoolInfo]) -> int | None:
+    """Count the jobs that can run at once, or return None if a worker does not report it."""
+    if any(pool.health is PoolHealth.UNKNOWN for pool in pools):
+        return None
+    slots = [pool.concurrency or 0 for pool in list_alive_pools(pools)]
+    return sum(slots) if slots and all(slots) else None
 
 
 def list_served_tasks(pools: Iterable[PoolInfo]) -> list[str]:

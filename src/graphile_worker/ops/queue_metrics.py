@@ -19,6 +19,7 @@ from graphile_worker._metrics.values import (
     encode_families,
 )
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.pauses import plan_get_paused_tasks
 from graphile_worker._sql.queries.metrics import (
     OldestReadyRow,
     QueueStorage,
@@ -107,7 +108,8 @@ def plan_look(schemas: Schemas) -> Plan[Look]:
     if not access.has_indexes:
         return Look(access=access, shared_sample=sample)
     oldest_ready = yield get_oldest_ready(MAX_LANES, MAX_QUEUED_JOBS)
-    runnable = yield count_runnable_indexed(None, MAX_RUNNABLE, MAX_QUEUES)
+    paused = yield from plan_get_paused_tasks(schemas)
+    runnable = yield count_runnable_indexed(None, MAX_RUNNABLE, MAX_QUEUES, paused)
     return Look(access=access, shared_sample=sample, oldest_ready=oldest_ready, runnable=runnable)
 
 
@@ -136,12 +138,13 @@ def plan_count_runnable(
     names = None if tasks is None else list(tasks)
     yield set_sample_limits(timeout, read_only=True)
     access = yield from _plan_inspect(schemas)
+    paused = yield from plan_get_paused_tasks(schemas)
     if not access.has_indexes:
         # It reads the whole table, and not by an index.
-        count: int = yield count_runnable(names, limit)
+        count: int = yield count_runnable(names, limit, paused)
         return count
     yield set_probe_limits(timeout)
-    count = yield count_runnable_indexed(names, limit, MAX_QUEUES)
+    count = yield count_runnable_indexed(names, limit, MAX_QUEUES, paused)
     return count
 
 
@@ -162,7 +165,8 @@ def plan_sample(schemas: Schemas, *, has_indexes: bool) -> Plan[Families]:
     storage: QueueStorage = yield get_queue_storage(schemas)
     families = build_sample_families(snapshot, storage)
     if not has_indexes:
-        runnable = yield count_runnable(None, MAX_RUNNABLE)
+        paused = yield from plan_get_paused_tasks(schemas)
+        runnable = yield count_runnable(None, MAX_RUNNABLE, paused)
         families[definitions.QUEUE_RUNNABLE] = {(): float(runnable)}
     return families
 

@@ -23,7 +23,7 @@ from graphile_worker._sql.query import Atomic, Plan, Query, Row, Transaction
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, QUERY_CANCELED, get_sqlstate
 from graphile_worker._sql.statement import Clause, Condition
 from graphile_worker.errors import QueryTimeoutError
-from graphile_worker.jobs import parse_timestamp
+from graphile_worker.jobs import parse_flags, parse_timestamp
 from graphile_worker.ops.filters import (
     BARE_FIELDS,
     Absent,
@@ -79,6 +79,7 @@ class ListedJob:
     error: str | None
     created_at: datetime
     key: str | None
+    flags: tuple[str, ...]
     locked_at: datetime | None
     locked_by: str | None
     failed_at: datetime | None = None
@@ -409,7 +410,7 @@ def _build_newest_clause(newest: int | None) -> tuple[Clause, ...]:
 
 def _read_listed_job(row: Row) -> ListedJob:
     id, task, queue, state, priority, run_at, attempts, max_attempts, error, created, *rest = row
-    key, locked_at, locked_by, updated, now = rest
+    key, flags, locked_at, locked_by, updated, now = rest
     failed_at = None
     if state == JobState.FAILED:
         failed_at = estimate_failed_at(
@@ -430,6 +431,7 @@ def _read_listed_job(row: Row) -> ListedJob:
         error=summarize_error(error)[:MAX_ERROR_CHARS] or None,
         created_at=parse_timestamp(created),
         key=key,
+        flags=tuple(sorted(parse_flags(flags))),
         locked_at=None if locked_at is None else parse_timestamp(locked_at),
         locked_by=locked_by,
         failed_at=failed_at,

@@ -51,19 +51,25 @@ def compute_default_backoff(attempts: int) -> timedelta:
 
 
 def estimate_failed_at(
-    *, run_at: datetime, updated_at: datetime, attempts: int, now: datetime
+    *,
+    run_at: datetime,
+    updated_at: datetime,
+    attempts: int,
+    now: datetime,
+    is_permanent: bool = True,
 ) -> datetime:
-    """Estimate when a job failed permanently, as `_sql/fragments/failed_at.sql` does.
+    """Estimate when a job failed: permanently, as `_sql/fragments/failed_at.sql` does, or last.
 
-    Python workers write that time to `run_at`. Other workers add the backoff of the attempt to
-    it. A command that fails jobs changes `updated_at`.
+    Python workers write the time of a permanent failure to `run_at`. Other workers add the backoff
+    of the attempt to it, as all do before a retry. A command that fails jobs changes `updated_at`.
 
     Args:
         run_at: The job's column.
         updated_at: The job's column.
         attempts: The job's column.
         now: The database's time.
+        is_permanent: Whether the job failed permanently.
     """
-    if run_at > now:
+    if run_at > now or not is_permanent:
         run_at -= compute_default_backoff(attempts)
     return min(now, max(run_at, updated_at))

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, Unpack
 
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker._support.logs import Logger
 from graphile_worker.jobs import Job, JobOptions, JobSpec
 
@@ -19,8 +19,7 @@ C = TypeVar("C", default=Any, covariant=True)
 D = TypeVar("D", default=None)  # the type that the lifespan of an app yields
 
 
-@dataclass(frozen=True, slots=True)
-class CronRun:
+class CronRun(LazyDataclass):
     """The scheduled minute of a job that the crontab added, and whether it is a backfill."""
 
     scheduled_at: datetime

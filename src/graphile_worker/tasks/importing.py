@@ -3,12 +3,12 @@
 import importlib
 import importlib.util
 import sys
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError, TaskLoadError
 from graphile_worker.tasks.source_only import SourceOnlyLoader
 from graphile_worker.tasks.task import Task
@@ -66,8 +66,7 @@ def _is_module_missing(name: str, error: ModuleNotFoundError) -> bool:
     return bool(error.name) and (name == error.name or name.startswith(f"{error.name}."))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLocation:
+class TaskLocation(LazyDataclass):
     """The module and name of a task, and its file if the module cannot be imported by name."""
 
     module: str

@@ -3,16 +3,8 @@
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, overload
 
-from graphile_worker.crontab.items import (
-    CronItem,
-    CronKeyMode,
-    ParsedCronItem,
-    check_identifiers,
-    parse_cron_items,
-)
-from graphile_worker.crontab.zones import Matcher
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import JobSpec
 from graphile_worker.results import Retention
@@ -28,6 +20,10 @@ from graphile_worker.tasks.task import (
     TaskOptions,
     warn_mode_without_key,
 )
+
+if TYPE_CHECKING:
+    from graphile_worker.crontab.items import CronKeyMode, ParsedCronItem
+    from graphile_worker.crontab.zones import Matcher
 
 A = TypeVar("A", bound=Awaitable[Any])
 T = TypeVar("T", bound=Task[..., Any])
@@ -55,7 +51,7 @@ class TaskDecorator(Generic[D]):
         return self._add(fn)
 
 
-def apply_task_options(task: Task[..., Any], item: ParsedCronItem) -> ParsedCronItem:
+def apply_task_options(task: Task[..., Any], item: "ParsedCronItem") -> "ParsedCronItem":
     """Return the cron item with the options of its task.
 
     Raises:
@@ -195,7 +191,7 @@ class TaskRouter(Generic[D]):
 
     def cron(
         self,
-        schedule: str | Matcher,
+        schedule: "str | Matcher",
         *,
         id: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -205,7 +201,7 @@ class TaskRouter(Generic[D]):
         max_attempts: int | None = None,
         priority: int | None = None,
         job_key: str | None = None,
-        job_key_mode: CronKeyMode | None = None,
+        job_key_mode: "CronKeyMode | None" = None,
     ) -> Callable[[T], T]:
         """Schedule a task. Write this above `@task`, as often as you like.
 
@@ -233,6 +229,8 @@ class TaskRouter(Generic[D]):
                 raise ConfigurationError("write @cron(…) above @task, not below it")
             if job_key_mode is not None and job_key is None:
                 warn_mode_without_key(f"cron item {id or task.identifier}", job_key_mode)
+            from graphile_worker.crontab.items import CronItem, parse_cron_items
+
             item = CronItem(
                 task=task.identifier,
                 match=schedule,
@@ -345,7 +343,7 @@ class TaskRouter(Generic[D]):
         some._cron_items = [item for item in self.cron_items() if item.task in some._tasks]
         return some
 
-    def cron_items(self) -> list[ParsedCronItem]:
+    def cron_items(self) -> "list[ParsedCronItem]":
         """List all cron items, with those of included routers.
 
         Returns:
@@ -357,7 +355,10 @@ class TaskRouter(Generic[D]):
         items = list(self._cron_items)
         for router in self._routers:
             items += router.cron_items()
-        check_identifiers(items)
+        if items:
+            from graphile_worker.crontab.items import check_identifiers
+
+            check_identifiers(items)
         return items
 
     def find_enqueuer(self) -> Enqueuer:

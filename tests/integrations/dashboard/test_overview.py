@@ -358,7 +358,7 @@ def test_a_server_that_does_not_answer_does_not_block_pages(
         assert caller.get("overview")["version"]
         assert caller.get("session")["user"]
         overview = wait_for(caller, lambda each: each["outage"], "the outage")
-        assert overview["outage"]["message"] == "the database does not answer"
+        assert overview["outage"]["message"] == "The database does not answer."
         assert overview["totals"]["ready"] == 0
         proxy.heal()
         wait_for(caller, lambda each: not each["outage"], "it recovers")

@@ -4,15 +4,14 @@ import asyncio
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from graphile_worker import App, Retention, WorkerOptions
 from graphile_worker.runner import run_once
 from tests.conftest import TestDatabase
+from tests.support.browser import find_violations
 from tests.support.dashboard import Board, add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -409,16 +408,6 @@ def fill_with_trouble(sql: Sql) -> None:
     (unknown,) = add_jobs(sql, "render_pdf")
     lock(sql, NODE_WORKER, unknown, "1 min")
     fail_jobs(sql, add_jobs(sql, "render_pdf", 3), "TimeoutError: page {} took 30 s")
-
-
-def find_violations(page: Page, **options: Any) -> list[str]:
-    """Return what axe-core finds on a page: the rule and its elements."""
-    options["resultTypes"] = ["violations"]
-    found = Axe().run(page, options=options).response["violations"]
-    return [
-        f"{page.url} {each['id']}: {[node['html'][:200] for node in each['nodes']]}"
-        for each in found
-    ]
 
 
 def test_axe_finds_no_violations_on_any_page_in_both_themes(

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from psycopg import sql
 
 from tests.conftest import TestDatabase
+from tests.support.browser import find_violations
 from tests.support.dashboard import TOKEN, Board, add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
 
@@ -263,7 +264,7 @@ def test_jobs_appear_and_disappear_while_the_page_is_open(
         follower.goto(f"{board.url}jobs/{job}")
         expect(follower.locator("h1")).to_contain_text(f"#{job}")
         jobs.run("select :schema.complete_jobs(array[$1::bigint])", job)
-        expect(follower.locator("main")).to_contain_text("no longer in the queue")
+        expect(follower.locator("main")).to_contain_text("is not in the queue")
         expect(follower.locator("main")).to_contain_text("while this page was open")
         expect(page.locator("main")).to_contain_text("The queue is empty")
         # Another tab takes over when the one with the stream closes.
@@ -337,6 +338,33 @@ def test_jobs_can_be_found_chosen_and_retried_by_keyboard(
         page.keyboard.press("u")
         expect(page.locator("header.top")).to_contain_text("GMT+1")
     assert jobs.value("select count(*) from :schema._private_jobs where attempts = 0") == 2
+
+
+def test_the_columns_of_jobs_are_chosen_by_keyboard_and_kept_by_the_browser(
+    browser: Browser, board: Board, jobs: Sql
+) -> None:
+    (job,) = add_jobs(
+        jobs, "render_pdf", priority="7", job_key="'invoice-1'", flags="array['gpu', 'eu']"
+    )
+    with open_page(browser, board, "jobs") as page:
+        head = page.get_by_role("table", name="Jobs").locator("thead")
+        expect(head).to_contain_text("AttemptsError")
+        page.get_by_role("button", name="Columns…").press("Enter")
+        dialog = get_dialog(page)
+        # The first choice has the focus.
+        expect(dialog.get_by_label("Queue")).to_be_focused()
+        for label in ("Queue", "Priority", "Key", "Flags", "Locked by"):
+            dialog.get_by_label(label, exact=True).press("Space")
+        assert find_violations(page) == []
+        page.keyboard.press("Escape")
+        expect(get_dialog(page)).to_have_count(0)
+        for _ in range(2):
+            expect(head).to_contain_text("AttemptsKeyFlagsLocked byError")
+            expect(head).not_to_contain_text("Queue")
+            row = get_row(page, job)
+            for text in ("7", "invoice-1", "eu, gpu"):
+                expect(row).to_contain_text(text)
+            page.reload()
 
 
 def test_pages_poll_where_streams_do_not_pass(browser: Browser, board: Board, jobs: Sql) -> None:

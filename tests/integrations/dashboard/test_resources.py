@@ -302,6 +302,8 @@ def test_a_job_that_ended_is_shown_from_its_outcome_and_one_without_any_is_not_f
     assert (found["job"], found["state"]) == (None, "succeeded")
     assert found["outcomes"][0]["worker"] == "pypool-1"
     assert found["actions"]["retry"] == "The job has ended."
+    assert found["ending"] == "Succeeded after 2 s, in attempt 1 on pypool-1."
+    assert [event["text"] for event in found["timeline"]] == ["Created", "Succeeded"]
     assert desk.admin.request("GET", "jobs/18").status_code == 404
 
 
@@ -311,8 +313,27 @@ def test_a_job_states_why_it_does_not_run_and_which_actions_apply(desk):
     found = desk.admin.get(f"jobs/{job}")
 
     assert found["reasons"][0]["code"] == "running"
+    assert found["why"] == "What it is doing"
     assert found["actions"]["delete"] == "A worker holds it. Wait until it ends."
     assert found["actions"]["unlock"] == "Its worker is not known to be dead."
+
+
+def test_the_timeline_of_a_job_has_what_happened_and_what_comes_next(desk):
+    cases = {
+        "running": [f"Attempt 1 of 25 started on {NODE}"],
+        "failed": ["Failed permanently after 25 attempts"],
+        "retrying": ["Attempt 3 of 25 is due"],
+        "ready": ["Due, waiting for a worker"],
+        "waiting": ["Due"],
+        "scheduled": ["Due"],
+    }
+    for state, texts in cases.items():
+        job = desk.table.add_job_in_state(state)
+        timeline = desk.admin.get(f"jobs/{job}")["timeline"]
+        assert sorted(event["text"] for event in timeline) == sorted(["Created", *texts])
+        [last] = [event for event in timeline if event["text"] != "Created"]
+        assert (last["state"], last["is_estimate"]) == (state, state == "failed")
+        assert last["is_next"] == (state in ("retrying", "ready", "waiting", "scheduled"))
 
 
 # Payloads
@@ -558,7 +579,7 @@ def test_a_queue_that_another_program_has_locked_for_years_is_not_resumed(desk):
 
     assert (problem.status_code, problem.json()["code"]) == (409, "conflict")
     assert "'maintenance' has locked it" in problem.json()["detail"]
-    assert desk.admin.post("queues/b/resume") == {"paused": None, "was_paused": False}
+    assert not desk.admin.post("queues/b/resume")["was_paused"]
 
 
 def test_a_pause_warns_about_a_name_that_may_be_mistyped_and_an_end_that_no_worker_sees(desk):

@@ -9,7 +9,6 @@ import click
 
 from graphile_worker._cli.arguments import WHEN, json_option
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
-from graphile_worker._cli.settings.resolve import open_client, resolve_app
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.jobs import JobKeyMode, JobKeyModeName
 
@@ -52,6 +51,9 @@ def add(
 
     With --app, the options and checks of the task apply if the app defines it.
     """
+    # Imports psycopg, which `add --help` does not need.
+    from graphile_worker._cli.settings.resolve import open_client, resolve_app
+
     parsed = _parse_payload(payload)
     settings = current_settings()
     app = resolve_app(settings)

@@ -4,28 +4,19 @@ import asyncio
 import itertools
 import logging
 import os
-import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import click
 import psycopg
 
+from graphile_worker._cli.error_output import print_error
 from graphile_worker._cli.event_loop import LoopFactory, choose_loop_factory
-from graphile_worker._cli.health import health_server
-from graphile_worker._cli.http_server import Handler
-from graphile_worker._cli.log_format import (
-    CONTINUATION_PREFIX,
-    configure_logging,
-    restore_logging,
-)
-from graphile_worker._cli.metrics_routes import handle_metrics
-from graphile_worker._cli.queue_endpoints import QueueEndpoints, QueueLocation
-from graphile_worker._cli.reload import FileWatcher
+from graphile_worker._cli.log_format import configure_logging, restore_logging
 from graphile_worker._cli.settings.config_file import warn_group_writable
 from graphile_worker._cli.settings.layers import Settings, SettingSource
 from graphile_worker._cli.settings.resolve import (
@@ -41,27 +32,13 @@ from graphile_worker._cli.supervisor.parent_pipe import (
     ParentPipe,
     compute_stop_timeout,
 )
-from graphile_worker._cli.supervisor.process_metrics import MetricsSender
-from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
-from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._discovery.discovery import load_crontab
-from graphile_worker._metrics.definitions import PROCESSES
-from graphile_worker._metrics.values import Families
 from graphile_worker._settings.definitions import CommandOptions
-from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.cleanup import CleanupTask
-from graphile_worker._support.error_format import (
-    HINT_PREFIX,
-    format_import_traceback,
-    format_one_line,
-    get_hints,
-    make_printable,
-)
 from graphile_worker._support.text import suggest
 from graphile_worker._worker.signals import handle_signals
 from graphile_worker.errors import (
     ConfigurationError,
-    CrontabError,
     GraphileWorkerError,
     WorkerStoppedError,
 )
@@ -69,9 +46,6 @@ from graphile_worker.events import JobStarted
 from graphile_worker.runner import Runner, resolve_tasks
 
 logger = logging.getLogger("graphile_worker")
-
-# The start of psycopg's messages about failed connections. Those of libpq can be translated.
-NO_CONNECTION_PATTERN = re.compile(r"connection (failed|is bad|timeout)|failed to resolve|\[Errno")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +106,11 @@ def _is_watching(mode: RunMode, settings: Settings) -> bool:
 
 
 def _run_supervisor(mode: RunMode, settings: Settings) -> int:
+    # Imports the health server, which a worker without a port does not need.
+    from graphile_worker._cli.reload import FileWatcher
+    from graphile_worker._cli.supervisor.supervisor import Supervisor, SupervisorConfig
+    from graphile_worker._cli.worker_endpoints import has_metrics, locate_queue
+
     # Mistakes are reported here once, not by each process.
     command, options = settings.command_options, settings.worker_options
     choose_loop_factory(command.loop)
@@ -146,8 +125,8 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
         max_memory=command.max_memory,
         health_port=command.health_port,
         health_host=command.health_host,
-        has_metrics=_has_metrics(command),
-        queue_location=_locate_queue(settings),
+        has_metrics=has_metrics(command),
+        queue_location=locate_queue(settings),
     )
     watcher = FileWatcher(settings) if is_watching else None
 
@@ -155,19 +134,6 @@ def _run_supervisor(mode: RunMode, settings: Settings) -> int:
         return await Supervisor(config, watcher).run()
 
     return _run_until_done(supervise())
-
-
-def _locate_queue(settings: Settings) -> QueueLocation | None:
-    if settings.value("app") is not None:
-        # The parent does not import the app, which may set another database or schema.
-        return None
-    options = settings.worker_options
-    schemas = Schemas.from_names(options.schema, options.ext_schema)
-    return QueueLocation(settings.value("connection"), schemas)
-
-
-def _has_metrics(command: CommandOptions) -> bool:
-    return command.health_port is not None and command.metrics != "off"
 
 
 def _migrate(settings: Settings) -> int:
@@ -237,51 +203,19 @@ async def _attach_controls(
         # With --once no process replaces this one.
         end = runner.finish if pipe is None or mode.once else partial(pipe.send, REPLACEMENT_DUE)
         _call_after_jobs(runner, command.max_jobs, end)
-    location = QueueLocation(
-        cast("ConninfoSource", runner._database),
-        Schemas.from_names(runner.options.schema, runner.options.ext_schema),
-    )
-    if pipe is None:
-        queue = QueueEndpoints(lambda: location)
-        routes: dict[str, Handler] = {}
-        if _has_metrics(command):
-            routes = {**queue.routes, "/metrics": handle_metrics(_enable_metrics(runner, command))}
-        health = health_server(
-            command.health_port,
-            lambda: runner.is_ready,
-            host=command.health_host,
-            describe=queue.describe,
-            routes=routes,
-        )
-        async with health:
-            yield
-    else:
-        sending = _send_metrics(runner, mode, command, location)
-        with sending, handle_signals(runner._stop_on_signal):
-            async with pipe.attach_runner(runner):
-                yield
+    async with AsyncExitStack() as stack:
+        if pipe is not None:
+            if mode.parent_metrics is not None:
+                from graphile_worker._cli.worker_endpoints import send_metrics
 
+                stack.enter_context(send_metrics(runner, command, mode.parent_metrics))
+            stack.enter_context(handle_signals(runner._stop_on_signal))
+            await stack.enter_async_context(pipe.attach_runner(runner))
+        elif command.health_port is not None:
+            from graphile_worker._cli.worker_endpoints import serve_endpoints
 
-def _enable_metrics(runner: Runner, command: CommandOptions) -> Callable[[], Families]:
-    """Let a worker count its work, and return the function that reads it."""
-    recorder = runner.hooks._enable_metrics(has_task_histograms=command.metrics == "tasks")
-    recorder.set(PROCESSES, (), 1)
-    return recorder.collect
-
-
-@contextmanager
-def _send_metrics(
-    runner: Runner, mode: RunMode, command: CommandOptions, location: QueueLocation
-) -> Iterator[None]:
-    """Send the metrics of a worker to its supervisor, if that serves them."""
-    if mode.parent_metrics is None:
+            await stack.enter_async_context(serve_endpoints(runner, command))
         yield
-        return
-    sender = MetricsSender(mode.parent_metrics, _enable_metrics(runner, command), location)
-    try:
-        yield
-    finally:
-        sender.close()
 
 
 def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object]) -> None:
@@ -314,34 +248,6 @@ async def _get_exit_code(work: Coroutine[Any, Any, int]) -> int:
     except (GraphileWorkerError, psycopg.Error, OSError) as error:
         print_error(error)
         return getattr(error, "exit_code", 1)
-
-
-def print_error(error: BaseException) -> None:
-    """Print an error in one line, after the traceback of a module that cannot be imported."""
-    if isinstance(error, CrontabError):
-        for problem in error.problems:
-            click.echo(make_printable(f"graphile-worker: {error.source}: {problem}"), err=True)
-        return
-    for line in format_import_traceback(error):
-        click.echo(f"{CONTINUATION_PREFIX}{make_printable(line)}", err=True)
-    text, hints = format_one_line(str(error)) or type(error).__name__, get_hints(error)
-    if hints and (primary := getattr(getattr(error, "diag", None), "message_primary", None)):
-        # Without the statements around it, so that the hint is visible.
-        text = format_one_line(primary)
-    line = "; ".join([text, *map(format_one_line, hints)])
-    click.echo(f"graphile-worker: {line}{_build_connection_hint(error)}", err=True)
-
-
-def _build_connection_hint(error: BaseException) -> str:
-    """Return a hint for a failed connection, not for one that was lost later."""
-    if not isinstance(error, psycopg.OperationalError) or error.sqlstate is not None:
-        return ""
-    if not NO_CONNECTION_PATTERN.match(str(error)):
-        return ""
-    return (
-        f"; {HINT_PREFIX}check host, port, user and database of the connection: "
-        "`graphile-worker config` shows it and its source"
-    )
 
 
 def parse_cleanup_steps(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._cli.settings.resolve import resolve_app
 from graphile_worker._settings.definitions import SETTINGS, Setting, format_flag
 from graphile_worker._settings.values import InvalidValue, format_default, parse_text
 from graphile_worker._support.option_fields import HelpGroup
@@ -58,6 +57,9 @@ def current_settings() -> Settings:
 
 def current_queue_settings() -> Settings:
     """Return the settings, with the connection and the schema of the app if they name one."""
+    # Imports psycopg, which `--help` does not need.
+    from graphile_worker._cli.settings.resolve import resolve_app
+
     settings = current_settings()
     return settings.with_app(resolve_app(settings))
 

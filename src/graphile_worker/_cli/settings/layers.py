@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,8 @@ from graphile_worker._settings.definitions import (
     format_variable,
 )
 from graphile_worker._settings.values import InvalidValue, parse_text
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 from graphile_worker._support.renamed import RENAMED_SETTINGS
-from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import WorkerOptions
 
@@ -47,8 +47,7 @@ class SettingSource(StrEnum):
     FLAG = "flag"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingValue:
+class SettingValue(LazyDataclass):
     """A value and its origin: the path of the file, the name of the variable, app or flag."""
 
     value: Any
@@ -59,8 +58,7 @@ class SettingValue:
 SettingLayer = Mapping[str, SettingValue]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(LazyKeywordDataclass):
     """The settings of each source by name. `config` is the path of -C."""
 
     file: SettingLayer
@@ -89,7 +87,7 @@ class Settings:
 
     def with_app(self, app: object) -> "Settings":
         """Add the options that the code of the app sets."""
-        return replace(self, app=_read_app(app, self.value("app")) if isinstance(app, App) else {})
+        return replace(self, app=_read_app(app, self.value("app")))
 
     @cached_property
     def values(self) -> dict[str, SettingValue]:
@@ -154,7 +152,14 @@ def _read_environment() -> Iterator[tuple[str, SettingValue]]:
         yield setting.name, SettingValue(value, SettingSource.ENVIRONMENT, setting.variable)
 
 
-def _read_app(app: App[Any], path: str) -> SettingLayer:
+def _read_app(app: object, path: str) -> SettingLayer:
+    if app is None:
+        return {}
+    # Imports psycopg, which `--help` does not need.
+    from graphile_worker.app import App
+
+    if not isinstance(app, App):
+        return {}
     named = app._get_worker_options()
     if app.dsn is not None:
         named["connection"] = app.dsn

@@ -10,7 +10,6 @@ from typing import Any
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._db.database import SyncDatabase
 from graphile_worker._db.external_pools import open_sync_database
-from graphile_worker._discovery.discovery import load_app
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.options import default_schema
 from graphile_worker.sync import Client
@@ -35,8 +34,12 @@ def resolve_tasks_folder(settings: Settings) -> Path | None:
 
 
 def resolve_app(settings: Settings) -> TaskRouter[Any] | None:
-    path = settings.value("app")
-    return None if path is None else load_app(path)
+    if (path := settings.value("app")) is None:
+        return None
+    # Imports the parser of crontabs, which commands without an app do not need.
+    from graphile_worker._discovery.discovery import load_app
+
+    return load_app(path)
 
 
 def resolve_task_source(settings: Settings) -> TaskRouter[Any] | Path | None:

@@ -31,7 +31,7 @@ from graphile_worker.ops.diagnostics.findings import (
 )
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
 from graphile_worker.ops.history import EndedJob, RecentHistory, format_progress
-from graphile_worker.ops.pools import PoolHealth, PoolInfo, list_alive_pools
+from graphile_worker.ops.pools import PoolHealth, PoolInfo, count_slots
 from graphile_worker.ops.snapshot import LockedJob, Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.text import format_command, format_seconds, summarize_error
@@ -110,7 +110,7 @@ def build_metrics(frame: Frame) -> Iterator[StyledLine]:
 
 def _list_metrics(frame: Frame) -> Iterator[tuple[str, str, TextStyle]]:
     snapshot, rates = frame.snapshot, frame.history.rates
-    oldest, running, slots = snapshot.oldest_ready, snapshot.running, _count_slots(snapshot)
+    oldest, running, slots = snapshot.oldest_ready, snapshot.running, count_slots(snapshot.pools)
     failed = snapshot.count(JobState.FAILED)
     yield "READY", f"{snapshot.count(JobState.READY):,}", STRONG
     if oldest is not None:
@@ -140,14 +140,6 @@ def _list_metrics(frame: Frame) -> Iterator[tuple[str, str, TextStyle]]:
     workers = ", ".join(f"{count} {health}" for health, count in counts.items() if count)
     is_bad = not workers or counts[PoolHealth.DEAD]
     yield "WORKERS", workers or "none", BAD if is_bad else STRONG
-
-
-def _count_slots(snapshot: Snapshot) -> int | None:
-    """Count the jobs that can run at once, or return None if a worker does not report it."""
-    if any(pool.health is PoolHealth.UNKNOWN for pool in snapshot.pools):
-        return None
-    slots = [pool.concurrency or 0 for pool in list_alive_pools(snapshot.pools)]
-    return sum(slots) if slots and all(slots) else None
 
 
 def _format_rate(rate: float) -> str:

@@ -24,7 +24,6 @@ from graphile_worker.ops.diagnostics.findings import Finding
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.history import RecentHistory
 from graphile_worker.ops.snapshot import (
-    MAX_PAUSE_SECONDS,
     PAUSE_FACTOR,
     PollPacer,
     Snapshot,
@@ -99,20 +98,27 @@ class LiveScreen:
             self._redraw.set()
 
     async def _wait_for_next_poll(self, history: SnapshotHistory, pause: float) -> None:
-        """Wait, and update the rates during a long pause, which makes the pause longer."""
+        """Wait, and update the rates during a long pause, less often if that takes long.
+
+        A user who resumes the view sees a new snapshot at once.
+        """
         ends = time.monotonic() + pause
-        latest = ends - pause + max(pause, MAX_PAUSE_SECONDS)
-        while self._outage is None and ends - time.monotonic() > self._interval:
-            await self._sleep_unless_paused(self._interval)
+        counter_pause = self._interval
+        while self._outage is None and ends - time.monotonic() > counter_pause:
+            if await self._sleep_unless_paused(counter_pause):
+                return
             counters = await take_counter_snapshot(self._db)
             history.add_counters(counters)
             self._redraw.set()
-            ends = min(ends + counters.duration * PAUSE_FACTOR, latest)
+            counter_pause = max(self._interval, counters.duration * PAUSE_FACTOR)
         await self._sleep_unless_paused(ends - time.monotonic())
 
-    async def _sleep_unless_paused(self, seconds: float) -> None:
+    async def _sleep_unless_paused(self, seconds: float) -> bool:
+        """Sleep, and wait until the view is not paused. Return whether it was."""
         await asyncio.sleep(seconds)
+        was_paused = not self._unpaused.is_set()
         await self._unpaused.wait()
+        return was_paused
 
     async def _take_snapshot(self) -> SnapshotHistory:
         snapshot = await take_snapshot(self._db)

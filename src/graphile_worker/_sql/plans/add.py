@@ -4,13 +4,17 @@ import json
 import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from graphile_worker._payloads import encode
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.insert import (
+    DEFAULT_MAX_ATTEMPTS,
+    DirectInserts,
+    compute_run_at,
+)
 from graphile_worker._sql.queries import jobs as sql
-from graphile_worker._sql.queries.jobs import JOB_COLUMNS, MICROSECOND, encode_when, read_job
+from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job
 from graphile_worker._sql.query import Plan, Row
 from graphile_worker._sql.sqlstate import (
     MISSING_OBJECT,
@@ -19,7 +23,7 @@ from graphile_worker._sql.sqlstate import (
     get_sqlstate,
 )
 from graphile_worker.errors import JobSpecError, SchemaMissing
-from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec, parse_microseconds
+from graphile_worker.jobs import Job, JobKeyMode, JobSpec, parse_microseconds
 
 logger = logging.getLogger("graphile_worker")
 
@@ -56,9 +60,23 @@ _SQLSTATE_ERRORS = {
 }
 
 
-def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> Plan[Job]:
-    """Add one job and return it."""
-    query = sql.add_job(spec, encode(spec.payload, max_bytes=max_bytes))
+def plan_add_job(
+    spec: JobSpec,
+    schemas: Schemas,
+    *,
+    max_bytes: int | None,
+    inserts: DirectInserts | None = None,
+) -> Plan[Job]:
+    """Add one job and return it. Without `inserts`, the function of the database adds it."""
+    payload = encode(spec.payload, max_bytes=max_bytes)
+    if inserts is not None:
+        try:
+            inserted = yield from inserts.plan_insert([spec], [payload], schemas)
+        except Exception as error:
+            raise_job_spec_error(error, schemas, spec)
+        if inserted is not None:
+            return inserted[0]
+    query = sql.add_job(spec, payload)
     for _ in range(MAX_ADD_ATTEMPTS):
         try:
             rows = yield query
@@ -70,15 +88,29 @@ def plan_add_job(spec: JobSpec, schemas: Schemas, *, max_bytes: int | None) -> P
 
 
 def plan_add_jobs(
-    specs: Sequence[JobSpec], schemas: Schemas, *, max_bytes: int | None, all_or_nothing: bool
+    specs: Sequence[JobSpec],
+    schemas: Schemas,
+    *,
+    max_bytes: int | None,
+    all_or_nothing: bool,
+    inserts: DirectInserts | None = None,
 ) -> Plan[list[Job]]:
     """Add many jobs in one round trip, and return them in the order of the specs.
+
+    Without `inserts`, the function of the database adds them.
 
     With `all_or_nothing` a batch that lost a key is rolled back and sent again. An error would
     abort a caller's transaction, so there only the jobs with lost keys are sent again.
     """
     _check_specs(specs)
     payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
+    if inserts is not None and specs:
+        try:
+            inserted = yield from inserts.plan_insert(specs, payloads, schemas)
+        except Exception as error:
+            raise_job_spec_error(error, schemas)
+        if inserted is not None:
+            return inserted
     jobs: list[Job | None] = [None] * len(specs)
     missing = list(range(len(specs)))
     for _ in range(MAX_ADD_ATTEMPTS):
@@ -288,8 +320,8 @@ def _build_spec_key(spec: JobSpec, payload: str | None, now: int) -> tuple[objec
         spec.identifier,
         spec.queue_name,
         "{}" if payload is None else payload,
-        _compute_run_at(spec.run_at, now),
-        25 if spec.max_attempts is None else spec.max_attempts,
+        compute_run_at(spec.run_at, now),
+        DEFAULT_MAX_ATTEMPTS if spec.max_attempts is None else spec.max_attempts,
         spec.priority or 0,
         frozenset(spec.flags) if spec.flags else None,
     )
@@ -306,11 +338,3 @@ def _build_row_key(row: Row) -> tuple[object, ...]:
         row[4],
         None if flags is None else frozenset(json.loads(flags)),
     )
-
-
-def _compute_run_at(when: datetime | timedelta | None, now: int) -> int:
-    if isinstance(when, datetime):
-        return (when - EPOCH) // MICROSECOND
-    if isinstance(when, timedelta):
-        return now + when // MICROSECOND
-    return now

@@ -6,7 +6,6 @@ is missing, or this role may not add entries, the change happens without one.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
@@ -19,6 +18,7 @@ from graphile_worker._sql.queries.audit import (
 )
 from graphile_worker._sql.query import Plan, Query, Transaction
 from graphile_worker._support.error_format import escape_non_ascii, make_printable
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 
 T = TypeVar("T")
 
@@ -26,8 +26,7 @@ MAX_ACTOR_CHARS = 200
 MAX_TEXT_CHARS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditLabel:
+class AuditLabel(LazyKeywordDataclass):
     """The words of an entry: who did what, to which jobs, and why."""
 
     action: str

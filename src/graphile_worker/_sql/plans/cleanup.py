@@ -6,7 +6,6 @@ another session blocks it, the cleanup gives it up at once and retries.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
@@ -17,6 +16,7 @@ from graphile_worker._sql.queries import cleanup
 from graphile_worker._sql.queries.audit import AuditAccess, AuditAction, begin_audit, end_audit
 from graphile_worker._sql.query import Pause, Plan, Query, Transaction
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker._support.text import suggest
 from graphile_worker.errors import CleanupBlocked, ConfigurationError
 from graphile_worker.jobs import check_text
@@ -59,8 +59,7 @@ def plan_cleanup(
     return deleted
 
 
-@dataclass(frozen=True, slots=True)
-class _CleanupStep:
+class _CleanupStep(LazyDataclass):
     label: AuditLabel
     schemas: Schemas
     max_attempts: int

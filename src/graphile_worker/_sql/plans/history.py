@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from graphile_worker._sql.identifiers import Schemas
@@ -28,6 +28,7 @@ from graphile_worker._sql.sqlstate import (
     get_sqlstate,
 )
 from graphile_worker._support.durations import format_duration
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.results import DEFAULT_KEEP, Retention
 
 logger = logging.getLogger("graphile_worker")
@@ -44,8 +45,7 @@ ROTATION_DELAY_SECONDS = 0.25
 MAX_ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(LazyDataclass):
     """A change of the ring: the slots to empty, and the ring after that."""
 
     emptied_slots: tuple[int, ...]
@@ -54,8 +54,7 @@ class Rotation:
     """A slot that is emptied although its rows are not too old."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedHistory:
+class PrunedHistory(LazyDataclass):
     """What was removed: whole slots, and single outcomes and attempts of the others."""
 
     emptied_slots: tuple[int, ...]

@@ -19,11 +19,13 @@ from graphile_worker._sql.queries.pauses import (
     HeldQueue,
     Pause,
     PauseAccess,
+    PausedTasks,
     PauseKind,
     ResumedQueue,
     check_pauses,
     create_queue,
     delete_pause,
+    get_paused_tasks,
     hold_queue,
     list_paused_queues,
     list_pauses,
@@ -85,7 +87,7 @@ def plan_pause_queue(
         audit, access = yield from _plan_begin(schemas)
         # A role that may not describe a pause can set one, except for its end.
         if duration is not None and not access.can_write:
-            raise _build_table_error(schemas)
+            raise _build_table_error(schemas, " Without a duration, you can pause the queue now.")
         who, why = _make_storable_texts(actor, reason, audit)
         yield create_queue(name)
         deadline = time.monotonic() + wait.total_seconds()
@@ -225,6 +227,15 @@ def plan_resume_task(name: str, schemas: Schemas, *, actor: str | None = None) -
     return (yield from _plan_transaction(build_plan, schemas))
 
 
+def plan_get_paused_tasks(schemas: Schemas) -> Plan[list[str]]:
+    """Return the names of the paused tasks, none if this role may not read them."""
+    access: PauseAccess = yield check_pauses(schemas)
+    if not access.can_read:
+        return []
+    paused: PausedTasks = yield get_paused_tasks()
+    return paused.names
+
+
 def plan_list_pauses(schemas: Schemas) -> Plan[list[Pause]]:
     """List the paused tasks and named queues, by kind and name.
 
@@ -306,9 +317,9 @@ def _make_storable_texts(
     )
 
 
-def _build_table_error(schemas: Schemas) -> SchemaError:
+def _build_table_error(schemas: Schemas, advice: str = "") -> SchemaError:
     return SchemaError(
         f"schema {schemas.companion!r} cannot store pauses: its table 'pauses' is missing, or this "
         "role may not write to it. Run `graphile-worker migrate` as the owner, and grant the role "
-        "its permissions."
+        f"its permissions.{advice}"
     )

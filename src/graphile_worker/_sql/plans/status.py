@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
@@ -19,6 +18,7 @@ from graphile_worker._sql.queries.outcomes import (
 )
 from graphile_worker._sql.queries.workers import check_registries, get_pools, get_rust_workers
 from graphile_worker._sql.query import Plan, Row
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import JobSpecError
 from graphile_worker.results import Attempt, JobStatus, JobStatusState
 
@@ -32,8 +32,7 @@ UNKNOWN_DETAIL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedJob:
+class EndedJob(LazyDataclass):
     """A job that failed permanently, or is deleted.
 
     The state is failed, succeeded or unknown. `result` is JSON text, or None if it is not kept.

@@ -7,7 +7,6 @@ the schema.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +21,7 @@ from graphile_worker._sql.queries.storage import (
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query
 from graphile_worker._sql.render import render_script
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import SchemaMissing
 
 MAX_TUNING_ATTEMPTS = 5
@@ -33,8 +33,7 @@ SETTING_LINE = re.compile(
 BOOLEAN_VALUES = {"on": 1.0, "true": 1.0, "yes": 1.0, "off": 0.0, "false": 0.0, "no": 0.0}
 
 
-@dataclass(frozen=True, slots=True)
-class TableSetting:
+class TableSetting(LazyDataclass):
     """A storage parameter: the recommended value, its reason, and the current value."""
 
     name: str
@@ -49,8 +48,7 @@ class TableSetting:
         return current is not None and _parse_value(current) == _parse_value(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class TableTuning:
+class TableTuning(LazyDataclass):
     """The settings of a table. Only its owner can change them."""
 
     table: str
@@ -64,8 +62,7 @@ class TableTuning:
         return all(each.is_set for each in self.settings)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAdvice:
+class ServerAdvice(LazyDataclass):
     """A server setting that slows down a queue. An administrator runs `sql` to change it."""
 
     name: str
@@ -75,8 +72,7 @@ class ServerAdvice:
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(LazyDataclass):
     """Settings of the tables, advice about the server, and old snapshots.
 
     Without `can_see_all_sessions`, the snapshots of other roles may be missing.
@@ -88,8 +84,7 @@ class Tuning:
     can_see_all_sessions: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _ServerRule:
+class _ServerRule(LazyDataclass):
     """The recommended value of a server setting, and which values are as good."""
 
     name: str

@@ -1,13 +1,13 @@
 """Queries about the audit: who changed which jobs, with which command."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row, read_count
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import parse_timestamp
 
 
@@ -38,8 +38,7 @@ class AuditAction(StrEnum):
     DIRECT_TRUNCATE = "direct truncate"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(LazyDataclass):
     """A change by a person or a program, as the audit records it."""
 
     id: int

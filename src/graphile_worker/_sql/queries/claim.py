@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from graphile_worker._sql.queries.history import KeptRun, encode_runs
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_ids, read_job
 from graphile_worker._sql.queries.migrations import FETCH_INDEXES
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import Job, RunAt
 
 # The statement sends this character and the size in bytes instead of a payload over the limit.
@@ -35,6 +37,8 @@ class ClaimedJob:
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
     """The search time of the server, for the first job of `claim_plain_jobs` and `claim_jobs`."""
+    is_all_ready: bool = field(default=False, compare=False)
+    """Whether no other job was ready, set for the first job of `claim_plain_jobs`."""
     is_behind_soonest: bool = field(default=False, compare=False)
     """Whether `claim_jobs` found the job behind the soonest jobs, too few of which are ready."""
     unread_bytes: int = 0
@@ -51,8 +55,7 @@ class ClaimedJob:
         return self.job.locked_by or ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class FailedAttempt(LazyDataclass):
     """How a claimed job failed. Without `when` the usual backoff applies.
 
     For a batch job `payload` contains the items that remain, as JSON.
@@ -67,20 +70,27 @@ class FailedAttempt:
     """The import path of the class of the error, which outcomes and attempts keep."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedJob:
+class ReleasedJob(LazyDataclass):
     """A claimed job to release, its attempt not counted. `when` sets a later run_at."""
 
     job: Job
     when: RunAt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedClaims:
+class OrphanedClaims(LazyDataclass):
     """Jobs and queues that are locked for a pool which does not know about them."""
 
     job_ids: set[int]
     queue_ids: set[int]
+
+
+class ReadyCheck(NamedTuple):
+    """What a cheap query shows about ready jobs."""
+
+    may_be_ready: bool
+    """False if no job is ready. True does not mean that one is."""
+    are_few: bool
+    """Whether `claim_soonest_jobs` reads all jobs."""
 
 
 def register_tasks(identifiers: list[str], milliseconds: int | None = None) -> Query[None]:
@@ -142,6 +152,13 @@ claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
 
 # Around the position of a job that `claim_jobs` found behind many others. The same holds.
 claim_jobs_around = partial(_build_claim_query, "claim_jobs_around")
+
+
+def check_ready_jobs(
+    tasks: Mapping[int, str], skip_flags: list[str] | None = None, now: RunAt | None = None
+) -> Query[ReadyCheck]:
+    args = (list(tasks), skip_flags, encode_when(now)[0])
+    return Query("check_ready_jobs", args, lambda rows: ReadyCheck(*rows[0]))
 
 
 def get_payload(job_id: int, pool_id: str) -> Query[str | None]:
@@ -295,7 +312,10 @@ def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
     claimed = _read_claimed_jobs(rows, tasks)
     if claimed:
-        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+        search_seconds, ready_count = rows[0][JOB_COLUMNS + 1 :]
+        claimed[0].search_seconds = float(search_seconds)
+        # Rows that another session has locked are not claimed, and may be released.
+        claimed[0].is_all_ready = ready_count == len(claimed)
     return claimed
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,14 +10,14 @@ from graphile_worker._sql.plans.add import LOST_KEY_SQLSTATE
 from graphile_worker._sql.queries.jobs import encode_when
 from graphile_worker._sql.query import Query, Row, read_dict
 from graphile_worker._sql.sqlstate import TRANSIENT, get_sqlstate
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import JobSpec, parse_timestamp
 
 # Classes of SQLSTATE that reject the job itself: its data, a constraint, a raise in a trigger.
 REJECTION_SQLSTATE_CLASSES = frozenset({"22", "23", "P0", "GW"})
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCrontab:
+class KnownCrontab(LazyDataclass):
     """A crontab item in the database, registered by any worker."""
 
     identifier: str

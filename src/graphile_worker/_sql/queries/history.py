@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row, read_bool, read_count, read_first
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker.jobs import MAX_DATETIME, MIN_DATETIME, parse_microseconds, parse_timestamp
 from graphile_worker.results import DEFAULT_KEEP, Retention
 
@@ -34,8 +35,7 @@ class KeptRun:
     """The result as JSON text."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryRing:
+class HistoryRing(LazyKeywordDataclass):
     """The ring of slots: which one is written to, and when each was written to first."""
 
     slot: int

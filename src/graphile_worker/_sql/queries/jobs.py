@@ -1,8 +1,10 @@
 """Queries that add, get and change jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row
 from graphile_worker.jobs import Job, JobSpec, RunAt
 
@@ -10,6 +12,29 @@ from graphile_worker.jobs import Job, JobSpec, RunAt
 JOB_COLUMNS = 16
 
 MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AddingState:
+    """The functions and the table with which a schema adds jobs."""
+
+    version: str
+    """The last argument of `insert_job` and `insert_jobs`. It changes with the functions."""
+    is_plain: bool
+    """Whether the functions run with their caller's privileges, and no trigger sees inserts."""
+    add_job_body: str
+    add_jobs_body: str
+    can_read_ledger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedJobs:
+    """The ids of jobs that were inserted, in order, and the time. No ids: nothing was inserted."""
+
+    is_current: bool
+    """Whether the version is still valid, and still no trigger sees inserts."""
+    ids: list[int]
+    now: str
 
 
 def add_job(spec: JobSpec, payload: str | None) -> Query[list[Row]]:
@@ -30,6 +55,42 @@ def add_job(spec: JobSpec, payload: str | None) -> Query[list[Row]]:
 
 def add_jobs(specs_json: str, expected: int | None) -> Query[list[Row]]:
     return Query("add_jobs", (specs_json, expected), list)
+
+
+def inspect_adding(schemas: Schemas) -> Query[AddingState | None]:
+    return Query("inspect_adding", (schemas.shared,), _read_adding_state)
+
+
+def insert_job(spec: JobSpec, payload: str | None, version: str) -> Query[InsertedJobs]:
+    args = (
+        spec.identifier,
+        payload,
+        spec.queue_name,
+        *encode_when(spec.run_at),
+        spec.max_attempts,
+        spec.priority,
+        list(spec.flags) if spec.flags else None,
+        version,
+    )
+    return Query("insert_job", args, _read_inserted)
+
+
+def insert_jobs(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], version: str
+) -> Query[InsertedJobs]:
+    whens = [encode_when(spec.run_at) for spec in specs]
+    args = (
+        encode_array([spec.identifier for spec in specs]),
+        encode_array(payloads),
+        encode_array([spec.queue_name for spec in specs]),
+        encode_array([moment for moment, _ in whens]),
+        encode_array([delay for _, delay in whens]),
+        encode_array([spec.max_attempts for spec in specs]),
+        encode_array([spec.priority for spec in specs]),
+        encode_array([encode_array(spec.flags) if spec.flags else None for spec in specs]),
+        version,
+    )
+    return Query("insert_jobs", args, _read_inserted)
 
 
 def get_task_and_queue_names(task_ids: list[int], queue_ids: list[int]) -> Query[list[Row]]:
@@ -80,6 +141,34 @@ def encode_when(when: RunAt | None) -> tuple[str | None, int | None]:
     if isinstance(when, timedelta):
         return None, when // MICROSECOND
     return None, None
+
+
+def encode_array(values: Iterable[str | int | None]) -> str | None:
+    """Encode values as the text of an array, for every driver. None if all are None."""
+    elements = ["null" if value is None else _encode_element(value) for value in values]
+    if elements.count("null") == len(elements):
+        return None
+    return "{" + ",".join(elements) + "}"
+
+
+def _encode_element(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(int(value))
+    if "\\" in value:
+        value = value.replace("\\", "\\\\")
+    # The quotes also keep the text "null" apart from a missing value.
+    return '"' + value.replace('"', '\\"') + '"'
+
+
+def _read_adding_state(rows: Sequence[Row]) -> AddingState | None:
+    # A function with overloads, or one that is missing, is not from any known installer.
+    return AddingState(*rows[0]) if len(rows) == 1 else None
+
+
+def _read_inserted(rows: Sequence[Row]) -> InsertedJobs:
+    is_current, ids, now = rows[0]
+    numbers = [] if ids is None else [int(number) for number in ids.strip("{}").split(",")]
+    return InsertedJobs(is_current, numbers, now)
 
 
 def read_ids(rows: Sequence[Row]) -> set[int]:

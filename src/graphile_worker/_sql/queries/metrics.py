@@ -101,12 +101,14 @@ def get_queue_storage(schemas: Schemas) -> Query[QueueStorage]:
     return Query("get_queue_storage", (schemas.shared,), lambda rows: QueueStorage(*rows[0]))
 
 
-def count_runnable(tasks: list[str] | None, limit: int) -> Query[int]:
-    return Query("count_runnable", (tasks, limit), read_count)
+def count_runnable(tasks: list[str] | None, limit: int, paused: list[str]) -> Query[int]:
+    return Query("count_runnable", (tasks, limit, paused), read_count)
 
 
-def count_runnable_indexed(tasks: list[str] | None, limit: int, max_lanes: int) -> Query[int]:
-    return Query("count_runnable_indexed", (tasks, limit, max_lanes), read_count)
+def count_runnable_indexed(
+    tasks: list[str] | None, limit: int, max_lanes: int, paused: list[str]
+) -> Query[int]:
+    return Query("count_runnable_indexed", (tasks, limit, max_lanes, paused), read_count)
 
 
 def _to_milliseconds(time: timedelta) -> int:

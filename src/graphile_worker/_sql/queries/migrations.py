@@ -1,7 +1,6 @@
 """Queries about the two ledgers, and the scripts of their migrations."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -9,6 +8,7 @@ from graphile_worker._sql.identifiers import Schemas, quote_identifier
 from graphile_worker._sql.query import Query, Row, read_as, read_bool, read_column
 from graphile_worker._sql.render import list_script_statements
 from graphile_worker._sql.statement import Statement
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 
 LATEST_LEVEL = 20
 
@@ -60,9 +60,15 @@ FUNCTION_BODIES: dict[str, tuple[Statement, tuple[str, ...]]] = {
 }
 CHECKSUM_DIGITS = 16
 
+# The checksums of the functions with which Graphile Worker for Node adds jobs: those of level 18,
+# which the Rust worker also has, and those of level 20.
+NODE_FUNCTION_BODIES = {
+    "add_jobs": ("4f448040bc5515f0", "bcb852af0eac23b7"),
+    "add_job": ("a27c425239179431", "30b38909bf8449e8"),
+}
 
-@dataclass(frozen=True, slots=True)
-class CatalogState:
+
+class CatalogState(LazyDataclass):
     """Which objects exist, read before any table of the schemas."""
 
     server_version: int
@@ -75,8 +81,7 @@ class CatalogState:
     has_ext_ledger: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IndexState:
+class IndexState(LazyDataclass):
     """Which of `INDEXES` exist. Incomplete ones are being built, or their build was aborted."""
 
     can_create: bool
@@ -90,16 +95,14 @@ class IndexState:
         return [index for index, name in enumerate(INDEXES) if name not in self.ready]
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignObject:
+class ForeignObject(LazyDataclass):
     """The companion schema or a table in it with an owner that must not own it."""
 
     name: str
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionBody:
+class FunctionBody(LazyDataclass):
     """The text of a function of the shared schema, and whether this role may replace it."""
 
     function: str
@@ -107,8 +110,7 @@ class FunctionBody:
     can_replace: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(LazyDataclass):
     """The levels of the shared schema, 0 while it is empty."""
 
     level: int
@@ -147,6 +149,10 @@ def get_ext_ledger() -> Query[int]:
     return Query("get_ext_ledger", (), lambda rows: rows[0][0] or 0)
 
 
+def has_levels_above(level: int) -> Query[bool]:
+    return Query("has_levels_above", (level,), read_bool)
+
+
 def get_ledger_level() -> Query[Ledger]:
     return Query("get_ledger_level", (), lambda rows: Ledger(rows[0][0] or 0, 0, None))
 
@@ -183,6 +189,12 @@ def compute_checksum(body: str, schemas: Schemas) -> str:
     """Compute the checksum of a function's body, the same for every name of the schema."""
     plain = body.replace(quote_identifier(schemas.shared), ":schema")
     return sha256(plain.encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def is_known_body(function: str, body: str, schemas: Schemas) -> bool:
+    """Return whether a body of add_job or add_jobs is from this package or from Node."""
+    known = FUNCTION_BODIES[function][1] + NODE_FUNCTION_BODIES[function]
+    return compute_checksum(body, schemas) in known
 
 
 def build_replacements(bodies: Iterable[FunctionBody]) -> tuple[Query[Any], ...]:

@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row
+from graphile_worker._support.lazy_dataclass import LazyDataclass, LazyKeywordDataclass
 from graphile_worker.jobs import parse_timestamp
 from graphile_worker.results import Attempt, Progress
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryAccess:
+class HistoryAccess(LazyDataclass):
     """Which tables of the history exist, and which this role may read.
 
     `has_hidden_jobs` is true if row level security hides all jobs from this role.
@@ -26,8 +25,7 @@ class HistoryAccess:
     has_hidden_jobs: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredStatus:
+class StoredStatus(LazyDataclass):
     """The row of a job, without its payload."""
 
     task_identifier: str | None
@@ -38,8 +36,7 @@ class StoredStatus:
     locked_by: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredOutcome:
+class StoredOutcome(LazyDataclass):
     """The outcome of a job, without its result."""
 
     task_identifier: str
@@ -51,8 +48,7 @@ class StoredOutcome:
     finished_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobRow:
+class JobRow(LazyKeywordDataclass):
     """The row of a job, with its payload as JSON text."""
 
     task_identifier: str | None
@@ -69,8 +65,7 @@ class JobRow:
     """Not after the time at which a job failed permanently, if that is its state."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutcomeRow:
+class OutcomeRow(LazyKeywordDataclass):
     """The outcome of a job. The payload and the result are JSON text, or None if not kept."""
 
     task_identifier: str
@@ -88,8 +83,7 @@ class OutcomeRow:
     result: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+class JobRecord(LazyDataclass):
     """What one look at the tables finds of a job."""
 
     row: JobRow | None

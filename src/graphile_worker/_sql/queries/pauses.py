@@ -1,7 +1,6 @@
 """Queries about pauses of tasks and of named queues."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.jobs import MICROSECOND
 from graphile_worker._sql.query import Query, Row, read_bool, read_dict, read_first
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import parse_timestamp
 
 # The prefix of locked_by of a paused queue, followed by the name of who paused it.
@@ -27,8 +27,7 @@ class PauseKind(StrEnum):
     """A named queue, for workers in every language."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(LazyDataclass):
     """A paused task or named queue."""
 
     kind: PauseKind

@@ -3,13 +3,12 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from graphile_worker._sql.query import Query
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressReport:
+class ProgressReport(LazyDataclass):
     """The last report of a run of a job. The time is that of `time.monotonic`."""
 
     job_id: int

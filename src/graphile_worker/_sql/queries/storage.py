@@ -1,18 +1,17 @@
 """Queries about storage parameters, server settings, and what keeps vacuum from removing rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row, read_as, read_bool
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 
 # A transaction that is open for longer is reported: by then dead rows slow down every fetch.
 MAX_TRANSACTION_AGE = timedelta(minutes=5)
 
 
-@dataclass(frozen=True, slots=True)
-class TableStorage:
+class TableStorage(LazyDataclass):
     """The storage parameters of a table, and who may change them."""
 
     settings: dict[str, str]
@@ -20,8 +19,7 @@ class TableStorage:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSetting:
+class ServerSetting(LazyDataclass):
     """A setting of the server, as a number or word and as `show` prints it."""
 
     value: str
@@ -30,8 +28,7 @@ class ServerSetting:
     """The start of a statement that changes it, for this database alone where possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumBlocker:
+class VacuumBlocker(LazyDataclass):
     """A session, prepared transaction, slot or standby that keeps dead rows from being removed."""
 
     kind: str

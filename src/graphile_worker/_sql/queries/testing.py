@@ -1,17 +1,16 @@
 """Queries of `graphile_worker.testing`, on the connection of a test."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job, read_jobs
 from graphile_worker._sql.query import Query, Row, read_bool, read_count
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import Job, RunAt
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(LazyDataclass):
     """Which objects of the shared schema exist."""
 
     functions: frozenset[str]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +23,7 @@ from graphile_worker._sql.query import (
     read_count,
     read_first,
 )
+from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import Job, RunAt
 
 # Task names that the details of a pool list, for people.
@@ -36,8 +36,7 @@ CRONTAB_KEY = "crontab"
 RECOVERED_MESSAGE = "Job recovered after worker interruption"
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredJob:
+class RecoveredJob(LazyDataclass):
     """A job taken over from a dead pool. Pools of other implementations do not record starts."""
 
     job: Job
@@ -47,16 +46,14 @@ class RecoveredJob:
     is_quarantined: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResult:
+class HeartbeatResult(LazyDataclass):
     """The server's time for each pool that was still registered, and when the server started."""
 
     server_times: dict[str, float]
     server_started_at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RescueLockHolder:
+class RescueLockHolder(LazyDataclass):
     """A session that holds the rescue lock.
 
     A prepared transaction has no process. `seconds` is None if this role may not see it.
@@ -71,6 +68,10 @@ class RescueLockHolder:
         if self.pid is None:
             return "a prepared transaction"
         return f"pid={self.pid} role={self.role} application={self.application or '-'}"
+
+
+def use_generic_plans(backend_pid: int) -> Query[None]:
+    return Query("use_generic_plans", (backend_pid,))
 
 
 def register_pool(pool_id: str, lease: timedelta, details: Mapping[str, Any]) -> Query[None]:

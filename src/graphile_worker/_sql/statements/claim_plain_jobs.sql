@@ -10,21 +10,26 @@ spans as (
   select
     priority,
     pg_catalog.min(run_at) as since,
-    pg_catalog.max(run_at) as until,
+    pg_catalog.max(run_at) filter (where run_at <= (select claim_time from params)) as until,
     pg_catalog.bool_and(
       job_queue_id is null
       and is_allowed
       and task_id = any ((select tasks from params)::int[])
-    ) as are_plain
+    ) filter (where run_at <= (select claim_time from params)) as are_plain,
+    pg_catalog.count(*) as seen_count,
+    pg_catalog.count(*) filter (
+      where run_at <= (select claim_time + interval '20 milliseconds' from params)
+    ) as due_count
   from soonest
-  where run_at <= (select claim_time from params)
   group by priority
 ), seen as (
   select
     pg_catalog.bool_and(are_plain) as all_are_plain,
-    pg_catalog.array_agg(priority order by priority) as priorities,
-    pg_catalog.array_agg(since order by priority) as since,
-    pg_catalog.array_agg(until order by priority) as until
+    pg_catalog.array_agg(priority order by priority) filter (where until is not null) as priorities,
+    pg_catalog.array_agg(since order by priority) filter (where until is not null) as since,
+    pg_catalog.array_agg(until order by priority) filter (where until is not null) as until,
+    pg_catalog.sum(seen_count) as seen_count,
+    pg_catalog.sum(due_count)::int as due_count
   from spans
 ), plain as (
   -- They are locked as they are read, which is cheapest. The search starts at the first job of each
@@ -73,4 +78,9 @@ returning
     select extract(
       epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()
     )::text
+  ),
+  -- If the search read all jobs: how many are ready, or will be before the next fetch.
+  (
+    select case when seen.seen_count < params.enough and $6::int is null then seen.due_count end
+    from seen, params
   );

@@ -1,13 +1,18 @@
--- Count the jobs that run or could run, of tasks $1, or of all tasks if $1 is null, like
--- count_runnable, with the indexes gwpy_….
+-- Count the jobs that run or could run, of tasks $1, or of all tasks if $1 is null, while tasks $4
+-- are paused, like count_runnable, with the indexes gwpy_….
 --
 -- The cost depends on the number of pairs of task and priority, on the number of named queues with
 -- available jobs, and on $2, not on the number of jobs. At most $3 of these pairs are read, and at
--- most $3 of these queues.
+-- most $3 of these queues. While a task is paused, it also depends on the number of its jobs in
+-- named queues.
 with recursive chosen_tasks as (
   select tasks.id
   from :schema._private_tasks as tasks
   where tasks.identifier = any ($1::text[])
+), paused_tasks as (
+  select tasks.id
+  from :schema._private_tasks as tasks
+  where tasks.identifier = any ($4::text[])
 ), free_lanes as (
   -- Jobs of one task and one priority are a lane. Without $1 one search leads from lane to lane.
   -- With $1 there is a search for each task.
@@ -95,6 +100,7 @@ from (
       limit $2::int
     ) as job
     where lane.run_at <= pg_catalog.now() + interval '30 seconds'
+      and lane.task_id not in (select id from paused_tasks)
     limit $2::int
   )
   union all
@@ -107,7 +113,10 @@ from (
         where job_queues.id = queues.id
       )
       and case
-        when $1::text[] is null and queues.run_at <= pg_catalog.now() + interval '30 seconds' then true
+        when $1::text[] is null
+          and not exists (select from paused_tasks)
+          and queues.run_at <= pg_catalog.now() + interval '30 seconds'
+          then true
         else (
           select true
           from :schema._private_jobs as jobs
@@ -115,6 +124,7 @@ from (
             and jobs.job_queue_id = queues.id
             and jobs.run_at <= pg_catalog.now() + interval '30 seconds'
             and ($1::text[] is null or jobs.task_id in (select id from chosen_tasks))
+            and jobs.task_id not in (select id from paused_tasks)
           order by jobs.job_queue_id, jobs.priority, jobs.run_at
           limit 1
         )

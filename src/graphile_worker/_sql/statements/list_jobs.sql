@@ -12,6 +12,7 @@ select
   jobs.error,
   extract(epoch from jobs.created_at)::text,
   jobs.key,
+  jobs.flags::text,
   extract(epoch from jobs.locked_at)::text,
   jobs.locked_by,
   extract(epoch from jobs.updated_at)::text,
@@ -31,6 +32,7 @@ from (
     jobs.created_at,
     jobs.updated_at,
     jobs.key,
+    jobs.flags,
     jobs.locked_at,
     jobs.locked_by
   from :schema._private_jobs as jobs

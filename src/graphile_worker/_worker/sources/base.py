@@ -6,12 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 from graphile_worker._db.retry import compute_backoff
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.cancellation import is_being_cancelled
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources.buffer import JobBuffer, Waiter
@@ -34,8 +34,7 @@ def compute_fetch_backoff(failures: int) -> float:
     return compute_backoff(failures, MAX_BACKOFF_SECONDS)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchOptions:
+class FetchOptions(LazyKeywordDataclass):
     """When a source fetches; tests replace `clock` and `backoff`."""
 
     poll_interval: timedelta

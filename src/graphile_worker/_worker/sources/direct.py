@@ -71,7 +71,8 @@ class DirectSource(JobSource):
         if claimed_jobs is None:
             return
         self._buffer.put(claimed_jobs)
-        self._set_idle([each for each in waiters if each.is_waiting], has_jobs=bool(claimed_jobs))
+        is_done = not claimed_jobs or claimed_jobs[0].is_all_ready
+        self._set_idle([each for each in waiters if each.is_waiting], is_done=is_done)
         await self._release_buffered()
         if claimed_jobs:
             # Usually the worker that freed a queue takes the next job of that queue itself.
@@ -79,6 +80,7 @@ class DirectSource(JobSource):
         # A job of a queue that was busy here does not count: its worker would have claimed it.
         if (
             is_eager
+            and not is_done
             and len(claimed_jobs) == len(waiters)
             and any(each.queue_id not in busy for each in claimed_jobs)
         ):
@@ -88,11 +90,11 @@ class DirectSource(JobSource):
         if self._once and not had_jobs and not claimed_jobs and self._claimer.next_fetch_at is None:
             self.stop()
 
-    def _set_idle(self, unserved: list[Waiter], *, has_jobs: bool) -> None:
-        """Make workers without a job idle, unless others got one: then they wait on."""
-        if not unserved or (has_jobs and self._claimer.next_fetch_at is None):
+    def _set_idle(self, unserved: list[Waiter], *, is_done: bool) -> None:
+        """Make workers without a job idle, unless there may be more jobs: then they wait on."""
+        if not unserved or (not is_done and self._claimer.next_fetch_at is None):
             return
-        if not has_jobs:
+        if is_done:
             self._emit_for_waiters(GetJobEmpty, unserved)
         # The workers of this fetch precede those that started to wait later.
         waiters = self._buffer.prune_waiters()

@@ -7,10 +7,10 @@ another pool could run it.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from graphile_worker._db.retry import is_temporary
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources.base import FetchOptions, JobSource, read_monotonic
@@ -30,8 +30,7 @@ SHORT_FETCH_POLL_SECONDS = 0.02
 MAX_FETCH = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefetchTimings:
+class PrefetchTimings(LazyKeywordDataclass):
     """When jobs that wait for a worker are released."""
 
     max_buffered_seconds: float = 0.11
@@ -179,7 +178,11 @@ class PrefetchSource(JobSource):
                 max(limit, self._fetch_limit), MAX_FETCH, self._max_bytes // 3, claimed_jobs
             )
             self._buffer.put(claimed_jobs)
-            if len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
+            if claimed_jobs[0].is_all_ready:
+                # A job that the fetch could not see is announced after its start.
+                self._emit_for_waiters(GetJobEmpty, self._buffer.waiters)
+                self._may_have_more = self._wakes > wakes
+            elif len(claimed_jobs) * SHORT_FETCH_DIVISOR <= limit:
                 # There are probably no more jobs, so the next fetch can wait.
                 self._may_have_more = self._wakes > wakes
                 self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)

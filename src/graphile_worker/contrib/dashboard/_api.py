@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from graphile_worker.contrib.dashboard._service import Service
 
 
+# The code of a problem: the request needs a table of the companion schema.
+COMPANION_MISSING = "companion_missing"
+
+
 class Problem(Exception):
     """An answer that is an error, as `application/problem+json`.
 

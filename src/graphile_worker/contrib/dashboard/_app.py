@@ -35,7 +35,9 @@ from graphile_worker.contrib.dashboard._security import (
     check_csrf_token,
 )
 from graphile_worker.contrib.dashboard._service import Service, translate_error
+from graphile_worker.contrib.dashboard._texts import PROBLEM_TITLES
 from graphile_worker.contrib.dashboard._users import Permission, User
+from graphile_worker.contrib.dashboard._wording import write_sentence
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 API_PREFIX = "/api/v1"
@@ -321,10 +323,10 @@ def answer_problem(problem: Problem) -> Response:
     body = {
         **problem.more,
         "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
+        "title": PROBLEM_TITLES.get(problem.code, HTTPStatus(problem.status).phrase),
         "status": problem.status,
         "code": problem.code,
-        "detail": problem.detail,
+        "detail": write_sentence(problem.detail),
     }
     return Response(encode(body), problem.status, media_type="application/problem+json")
 

@@ -17,8 +17,15 @@ from weakref import WeakKeyDictionary
 
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker.contrib.dashboard._api import Problem
+from graphile_worker.contrib.dashboard._texts import ACTION_TEXTS
 from graphile_worker.contrib.dashboard._users import Permission, User
+from graphile_worker.contrib.dashboard._wording import (
+    describe_run,
+    describe_skipped,
+    write_sentence,
+)
 from graphile_worker.ops.bulk import BulkPreview, BulkResult, plan_bulk_change
+from graphile_worker.ops.job_actions import JobAction
 
 if TYPE_CHECKING:
     from graphile_worker.contrib.dashboard._service import Service
@@ -37,11 +44,7 @@ MAX_KEPT_RUNS = 100
 EVENT_SECONDS = 0.25
 
 ACTION_PERMISSIONS: Mapping[str, Permission] = {
-    "retry": Permission.RETRY,
-    "reschedule": Permission.RESCHEDULE,
-    "fail": Permission.FAIL,
-    "delete": Permission.DELETE,
-    "unlock": Permission.RECOVER,
+    str(action): text.permission for action, text in ACTION_TEXTS.items()
 }
 
 logger = logging.getLogger("graphile_worker.dashboard")
@@ -103,6 +106,17 @@ class BulkRun:
             "eta_seconds": round(max(0, self.total - done) / rate, 1)
             if is_running and rate
             else None,
+            "done": done,
+            "sentence": describe_run(
+                JobAction(self.action),
+                changed=result.changed,
+                done=done,
+                total=self.total,
+                rate=rate,
+                is_running=is_running,
+                is_canceled=self.state is RunState.CANCELED,
+            ),
+            "notes": describe_skipped(result.skipped_locked, result.gone),
         }
 
 
@@ -214,7 +228,7 @@ class BulkRuns:
         except asyncio.CancelledError:
             run.state = RunState.CANCELED
         except Problem as problem:
-            run.state, run.error = RunState.FAILED, problem.detail
+            run.state, run.error = RunState.FAILED, write_sentence(problem.detail)
         except Exception as error:
             logger.warning("change of jobs failed: %s", format_error_line(error))
             run.state, run.error = RunState.FAILED, format_error_line(error)

@@ -14,7 +14,6 @@ from graphile_worker._db.conninfo import ConninfoSource
 from graphile_worker._db.database import run_plan
 from graphile_worker._db.psycopg import PsycopgConnection, PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.add import raise_schema_missing
 from graphile_worker._sql.queries.dashboard import (
     DatabaseFeatures,
     inspect_features,
@@ -24,12 +23,13 @@ from graphile_worker._sql.query import Plan, Query
 from graphile_worker._sql.sqlstate import (
     INSUFFICIENT_PRIVILEGE,
     LOCK_NOT_AVAILABLE,
+    MISSING_OBJECT,
     QUERY_CANCELED,
     READ_ONLY_SQL_TRANSACTION,
     get_sqlstate,
 )
 from graphile_worker.app import App
-from graphile_worker.contrib.dashboard._api import Problem
+from graphile_worker.contrib.dashboard._api import COMPANION_MISSING, Problem
 from graphile_worker.contrib.dashboard._bulk_runs import get_bulk_runs
 from graphile_worker.contrib.dashboard._encode import encode
 from graphile_worker.contrib.dashboard._poller import (
@@ -48,6 +48,7 @@ from graphile_worker.errors import (
     QueryTimeoutError,
     SchemaMissing,
 )
+from graphile_worker.ops.audit import AuditMissing
 from graphile_worker.ops.pauses import DEFAULT_WAIT
 from graphile_worker.ops.queue_metrics import RowsHiddenError
 from graphile_worker.ops.search import QueryLimits
@@ -255,10 +256,9 @@ class Service:
         if isinstance(error, TimeoutError) and self.poller.outage is None and self.poller.latest:
             # The poller gets answers, so the database is busy.
             return Problem(504, "timeout", "the database did not answer in time. Try again.")
-        try:
-            raise_schema_missing(error, self.schemas)
-        except Exception as cause:
-            return translate_error(cause) or error
+        if not isinstance(error, GraphileWorkerError) and get_sqlstate(error) in MISSING_OBJECT:
+            error = SchemaMissing(self.schemas.shared)
+        return translate_error(error) or error
 
 
 class ReadOnlyDatabase:
@@ -297,6 +297,8 @@ def translate_error(error: Exception) -> Problem | None:
             return Problem(400, "bad_filter", str(error), position=error.column - 1, length=length)
         case SchemaMissing():
             return Problem(409, "schema_missing", str(error))
+        case AuditMissing():
+            return Problem(409, COMPANION_MISSING, str(error))
         case RowsHiddenError():
             return Problem(403, "rows_hidden", str(error))
         case QueryTimeoutError():

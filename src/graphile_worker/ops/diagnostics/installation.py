@@ -37,6 +37,12 @@ RUST_TABLES = ("_private_workers", "_private_job_retirements")
 
 REGISTRY_TABLES = ("pools", "recoveries")
 
+# What follows if workers lack privileges on tables of the companion schema.
+PRIVILEGE_EFFECTS = (
+    ((*REGISTRY_TABLES, "migrations"), "jobs of a dead worker may stay locked for four hours"),
+    (("pauses",), "workers may run jobs of paused tasks, and may not end pauses in time"),
+)
+
 ID_USE = "every added job uses up an id of its task and of its queue"
 
 
@@ -294,17 +300,16 @@ def _check_companion(state: SchemaState, context: DoctorContext) -> Iterator[Fin
             advice="Upgrade it as its owner; a worker of that role does so when it starts.",
             shell=context.format_command("migrate"),
         )
-    elif not state.is_limited and any(
-        not each.can_use_schema or each.missing_privileges for each in access
+    elif not state.is_limited and (
+        lacking := [each for each in access if not each.can_use_schema or each.missing_privileges]
     ):
+        names = {each.name for each in lacking}
+        effects = [text for tables, text in PRIVILEGE_EFFECTS if not names.isdisjoint(tables)]
         yield Finding(
             id=FindingId.COMPANION_PRIVILEGES,
             severity=Severity.WARNING,
-            title=f"role {context.session.role!r} lacks privileges on the registry of workers",
-            evidence=(
-                *format_missing_privileges(access, companion),
-                "jobs of a dead worker may stay locked for four hours",
-            ),
+            title=f"role {context.session.role!r} lacks privileges on schema {companion!r}",
+            evidence=(*format_missing_privileges(lacking, companion), *effects),
             advice=f"Grant them as the owner, {access[0].owner!r}.",
             sql=context.format_remedy("grant_companion", role=context.session.role),
         )

@@ -13,6 +13,7 @@ from graphile_worker._support.durations import parse_duration
 from graphile_worker.contrib.dashboard._api import ApiRequest, Problem
 from graphile_worker.contrib.dashboard._redaction import Redactor
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import capitalize, write_sentence
 from graphile_worker.errors import FilterError
 from graphile_worker.jobs import RunAt
 from graphile_worker.ops.diagnostics.findings import Finding
@@ -63,6 +64,7 @@ JOB_EXAMPLE: dict[str, Any] = {
     "error": "TimeoutError: no answer",
     "created_at": EXAMPLE_TIME,
     "key": None,
+    "flags": [],
     "locked_at": None,
     "locked_by": None,
     "failed_at": EXAMPLE_TIME,
@@ -365,6 +367,7 @@ def show_job(job: ListedJob, redactor: Redactor) -> dict[str, Any]:
         "error": None if job.error is None else redactor.redact_text(job.error),
         "created_at": job.created_at,
         "key": job.key,
+        "flags": job.flags,
         "locked_at": job.locked_at,
         "locked_by": job.locked_by,
         "failed_at": job.failed_at,
@@ -392,12 +395,13 @@ def show_ended_job(job: EndedJob, redactor: Redactor) -> dict[str, Any]:
 
 def show_finding(finding: Finding, redactor: Redactor) -> dict[str, Any]:
     """Return a finding. Its evidence may contain errors of jobs."""
+    name = None if finding.subject is None else finding.subject.name
     return {
         "id": str(finding.id),
         "severity": finding.severity,
-        "title": finding.title,
-        "evidence": [redactor.redact_text(line) for line in finding.evidence],
-        "advice": finding.advice,
+        "title": capitalize(finding.title, name=name),
+        "evidence": [capitalize(redactor.redact_text(line)) for line in finding.evidence],
+        "advice": write_sentence(finding.advice),
         "shell": finding.shell,
         "sql": finding.sql,
         "affected": finding.affected,

@@ -5,7 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker._sql.query import Plan
-from graphile_worker.contrib.dashboard._api import ApiRequest, Parameter, Problem
+from graphile_worker.contrib.dashboard._api import (
+    COMPANION_MISSING,
+    ApiRequest,
+    Parameter,
+    Problem,
+)
 from graphile_worker.contrib.dashboard._resources._common import (
     EXAMPLE_TIME,
     Cache,
@@ -13,6 +18,7 @@ from graphile_worker.contrib.dashboard._resources._common import (
     read_path_text,
     read_text,
 )
+from graphile_worker.contrib.dashboard._wording import describe_pause
 from graphile_worker.errors import QueueBusy, SchemaError, SchemaMissing
 from graphile_worker.ops.pauses import (
     Pause,
@@ -32,8 +38,16 @@ MAX_QUEUES = 200
 _PAUSES = Cache(seconds=1.0)
 
 PAUSE_EXAMPLE = {"by": "ada", "reason": "mail is down", "since": EXAMPLE_TIME, "until": None}
-PAUSE_ANSWER: dict[str, Any] = {"paused": PAUSE_EXAMPLE, "warnings": ["…"]}
-RESUME_ANSWER: dict[str, Any] = {"paused": None, "was_paused": True}
+PAUSE_ANSWER: dict[str, Any] = {
+    "paused": PAUSE_EXAMPLE,
+    "warnings": ["…"],
+    "sentence": "The queue “mail” is paused.",
+}
+RESUME_ANSWER: dict[str, Any] = {
+    "paused": None,
+    "was_paused": True,
+    "sentence": "The queue “mail” is resumed.",
+}
 
 BODY = (
     Parameter(name="seconds", kind=int, help="The pause ends after this time (default: never)."),
@@ -75,14 +89,23 @@ async def pause(
     plan = build_plan(
         name, service.schemas, duration=duration, reason=reason, actor=request.user.name
     )
-    return {"paused": show_pause(await _change(request, plan)), "warnings": warnings}
+    return {
+        "paused": show_pause(await _change(request, plan)),
+        "warnings": warnings,
+        "sentence": describe_pause(kind, name, "paused", warnings),
+    }
 
 
 async def resume_task(request: ApiRequest) -> object:
     """Resume the task that the path names."""
     name = read_path_text(request, "name")
     plan = plan_resume_task(name, request.service.schemas, actor=request.user.name)
-    return {"paused": None, "was_paused": await _change(request, plan)}
+    was_paused = await _change(request, plan)
+    return {
+        "paused": None,
+        "was_paused": was_paused,
+        "sentence": describe_pause(PauseKind.TASK, name, "resumed"),
+    }
 
 
 async def resume_queue(request: ApiRequest) -> object:
@@ -104,7 +127,11 @@ async def resume_queue(request: ApiRequest) -> object:
                     "paused it.",
                     locked_by=queue.locked_by,
                 )
-    return {"paused": None, "was_paused": was_paused}
+    return {
+        "paused": None,
+        "was_paused": was_paused,
+        "sentence": describe_pause(PauseKind.QUEUE, name, "resumed"),
+    }
 
 
 async def _change(request: ApiRequest, plan: Plan[Any]) -> Any:
@@ -116,6 +143,6 @@ async def _change(request: ApiRequest, plan: Plan[Any]) -> Any:
     except SchemaMissing:
         raise
     except SchemaError as error:
-        raise Problem(409, "schema_missing", str(error)) from error
+        raise Problem(409, COMPANION_MISSING, str(error)) from error
     finally:
         _PAUSES.clear(service)

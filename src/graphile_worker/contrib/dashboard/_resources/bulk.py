@@ -33,7 +33,9 @@ from graphile_worker.contrib.dashboard._resources.errors import (
     forget_groups,
     get_groups,
 )
+from graphile_worker.contrib.dashboard._texts import ACTION_TEXTS
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import describe_skipped
 from graphile_worker.errors import JobSpecError, QueryTimeoutError
 from graphile_worker.ops.bulk import (
     BulkAction,
@@ -46,9 +48,13 @@ from graphile_worker.ops.bulk import (
     plan_bulk_preview,
 )
 from graphile_worker.ops.filters import Filter, filter_by_ids
+from graphile_worker.ops.job_actions import JobAction
 
 MAX_IDS = 10_000
 SMALLINT = 2**15
+
+INCOMPLETE = "Only the newest failing jobs were searched. More of them may have this error."
+TOO_MANY = "Too many jobs: narrow the filter first."
 
 
 async def preview(request: ApiRequest) -> object:
@@ -61,6 +67,10 @@ async def preview(request: ApiRequest) -> object:
     limit = limit or service.max_bulk_jobs
     found = await service.read(_plan_preview(request, action, job_filter, limit))
     redactor = get_redactor(service)
+    text = ACTION_TEXTS[JobAction(name)]
+    matching = count_matching(found)
+    is_capped = matching > service.max_bulk_jobs
+    unfit = found.count.total - matching - found.locked_count
     return {
         "token": get_bulk_runs(service).add_preview(name, request.user, found),
         "action": name,
@@ -69,9 +79,12 @@ async def preview(request: ApiRequest) -> object:
         "locked": found.locked_count,
         "sample": [show_job(job, redactor) for job in found.sample],
         "expires_in": TOKEN_SECONDS,
-        "is_capped": count_matching(found) > service.max_bulk_jobs,
+        "is_capped": is_capped,
         "is_complete": is_complete,
         "max_jobs": service.max_bulk_jobs,
+        "help": text.help if is_complete else f"{text.help} {INCOMPLETE}",
+        "notes": describe_skipped(found.locked_count, unfit=unfit, states=text.states),
+        "obstacle": TOO_MANY if is_capped else None if found.total else "No job changes.",
     }
 
 
@@ -199,6 +212,9 @@ RUN_EXAMPLE: dict[str, Any] = {
     "ended_at": None,
     "rate": 950.2,
     "eta_seconds": 2.4,
+    "done": 2004,
+    "sentence": "Retry: 2,004 of 4,312, 950/s, about 2.4 s left",
+    "notes": ["3 jobs skipped: a worker has locked them."],
 }
 
 ROUTES = (
@@ -231,6 +247,9 @@ ROUTES = (
             "is_capped": False,
             "is_complete": True,
             "max_jobs": 100_000,
+            "help": ACTION_TEXTS[JobAction.RETRY].help,
+            "notes": [],
+            "obstacle": None,
         },
     ),
     ApiRoute(

@@ -37,7 +37,7 @@ async def run_item(request: ApiRequest) -> object:
     now = await get_now(request)
     plan = plan_run_cron_item(items[identifier], now, service.schemas, actor=request.user.name)
     job = await service.change(limit_plan(plan, service.schemas, service.limits))
-    return {"id": job.id}
+    return {"id": job.id, "sentence": f"Added job {job.id} for {identifier}."}
 
 
 async def _build_unknown_item(
@@ -110,7 +110,7 @@ ROUTES = (
         permission=Permission.ENQUEUE,
         handler=run_item,
         summary="Add the job of a cron item now.",
-        answer={"id": "4711"},
+        answer={"id": "4711", "sentence": "Added job 4711 for nightly_report."},
         status=201,
     ),
 )

@@ -48,8 +48,8 @@ ROUTES = (
                 {
                     "id": "no-workers",
                     "severity": "critical",
-                    "title": "3 jobs are ready and no worker runs",
-                    "evidence": ["no worker is registered"],
+                    "title": "No worker is alive: 3 jobs ready, the oldest for 2m40s",
+                    "evidence": ["No heartbeat within the lease; dead workers: 0"],
                     "advice": "Start a worker.",
                     "shell": "graphile-worker run",
                     "sql": None,

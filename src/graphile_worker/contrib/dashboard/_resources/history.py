@@ -3,7 +3,13 @@
 from datetime import datetime
 from typing import Any
 
-from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter, Problem
+from graphile_worker.contrib.dashboard._api import (
+    COMPANION_MISSING,
+    ApiRequest,
+    ApiRoute,
+    Parameter,
+    Problem,
+)
 from graphile_worker.contrib.dashboard._resources._common import (
     ENDED_JOB_EXAMPLE,
     EXAMPLE_TIME,
@@ -124,7 +130,7 @@ async def list_outcomes(request: ApiRequest) -> object:
             )
         )
     except HistoryMissing as error:
-        raise Problem(409, "schema_missing", str(error)) from error
+        raise Problem(409, COMPANION_MISSING, str(error)) from error
     redactor = get_redactor(service)
     return {
         "now": page.now,

@@ -20,6 +20,12 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_error,
 )
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import (
+    REASON_TITLES,
+    describe_ending,
+    list_events,
+    write_sentence,
+)
 from graphile_worker.jobs import Job
 from graphile_worker.ops.audit import plan_record_reveal
 from graphile_worker.ops.explain import Explanation, Reason, plan_explain
@@ -56,7 +62,9 @@ async def show(request: ApiRequest) -> object:
             raise
         history = None
     if explanation is None and (history is None or not history.is_known):
-        raise Problem(404, "not_found", f"no job {job_id}: it is completed, or was removed")
+        raise Problem(
+            404, "not_found", f"job {job_id} is not in the queue: it was completed or removed"
+        )
     redactor = get_redactor(service)
     state = None if explanation is None else explanation.state
     if explanation is None and history is not None and history.outcomes:
@@ -78,9 +86,16 @@ async def show(request: ApiRequest) -> object:
         else [show_ended_job(each, redactor) for each in history.outcomes],
         "progress": None if history is None else _show_progress(history.progress, redactor),
         "has_history": history is not None,
+        "timeline": list_events(explanation, history, redactor),
+        "why": REASON_TITLES.get(state, "Why it is not running") if state else None,
+        "ending": None if explanation is not None else _describe_end(history),
         "actions": {str(action): reason for action, reason in list_action_obstacles(state).items()},
         "trace_id": None if explanation is None else _find_trace(explanation.job),
     }
+
+
+def _describe_end(history: JobHistory | None) -> str:
+    return describe_ending(history.outcomes[0] if history and history.outcomes else None)
 
 
 async def show_payload(request: ApiRequest) -> object:
@@ -157,8 +172,8 @@ async def _reveal_text(request: ApiRequest, text: str, size: int, *, what: str) 
         raise Problem(
             403,
             "permission_denied",
-            "masked values are shown only with an entry in the audit, and the role of this "
-            "dashboard may not add one",
+            "masked values are shown only with an entry in the audit. Its table is missing, or the "
+            "role of this dashboard may not add entries.",
         )
     return _show_text(text, size, RedactedText(text, is_redacted=False))
 
@@ -213,7 +228,7 @@ def _show_reason(reason: Reason, redactor: Redactor) -> dict[str, Any]:
     }
     return {
         "code": reason.why,
-        "sentence": redactor.redact_text(reason.sentence),
+        "sentence": write_sentence(redactor.redact_text(reason.sentence)),
         "evidence": evidence,
     }
 
@@ -280,7 +295,7 @@ ROUTES = (
             "reasons": [
                 {
                     "code": "failed",
-                    "sentence": "it failed permanently: 25 of 25 attempts; retry it",
+                    "sentence": "It failed permanently: 25 of 25 attempts; retry it.",
                     "evidence": {"attempts": 25, "max_attempts": 25},
                 }
             ],
@@ -297,6 +312,19 @@ ROUTES = (
             "outcomes": [ENDED_JOB_EXAMPLE],
             "progress": {"fraction": 0.4, "message": "page 4 of 10", "updated_at": EXAMPLE_TIME},
             "has_history": True,
+            "timeline": [
+                {
+                    "at": EXAMPLE_TIME,
+                    "text": "Attempt 1 ran for 1.5 s on pypool-0123456789abcdef01",
+                    "state": "failed",
+                    "detail": "TimeoutError: no answer",
+                    "is_current": False,
+                    "is_next": False,
+                    "is_estimate": False,
+                }
+            ],
+            "why": "Why it does not run again",
+            "ending": None,
             "actions": {
                 "retry": None,
                 "reschedule": None,

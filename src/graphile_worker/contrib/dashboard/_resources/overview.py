@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
@@ -23,7 +23,16 @@ from graphile_worker.contrib.dashboard._resources._common import (
 )
 from graphile_worker.contrib.dashboard._service import Service
 from graphile_worker.contrib.dashboard._stream import format_event, merge_pings
+from graphile_worker.contrib.dashboard._texts import PROBLEM_TITLES
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import (
+    describe_outage,
+    describe_verdict,
+    judge_lateness,
+    link_jobs,
+    list_stats,
+    write_sentence,
+)
 from graphile_worker.ops.diagnostics.findings import (
     Finding,
     FindingId,
@@ -32,9 +41,8 @@ from graphile_worker.ops.diagnostics.findings import (
     SubjectKind,
     assess_health,
 )
-from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern, filter_by_states
 from graphile_worker.ops.pauses import PauseKind
-from graphile_worker.ops.pools import PoolHealth, PoolInfo, is_served, list_alive_pools
+from graphile_worker.ops.pools import PoolHealth, PoolInfo, count_slots, is_served
 from graphile_worker.ops.snapshot import Snapshot, TaskCount
 from graphile_worker.ops.states import JobState
 
@@ -44,14 +52,6 @@ MAX_TASKS = 60
 
 # Each process counts its versions from 0.
 PROCESS_ID = secrets.token_hex(8)
-
-HEALTH_SENTENCES = {
-    QueueHealth.HEALTHY: "Work is flowing",
-    QueueHealth.DEGRADED: "Work is flowing, with problems",
-    QueueHealth.STALLED: "No worker is alive",
-    QueueHealth.UNKNOWN: "The queue could not be read yet",
-}
-
 
 # The states of the jobs that a finding is about, for the link to them.
 LINKED_STATES = {
@@ -73,11 +73,6 @@ LINKED_PAGES = {
     FindingId.ROWS_HIDDEN: "diagnosis",
     FindingId.HELD_SNAPSHOT: "diagnosis",
     FindingId.DEAD_ROWS: "diagnosis",
-}
-SUBJECT_FIELDS = {
-    SubjectKind.TASK: FilterField.TASK,
-    SubjectKind.QUEUE: FilterField.QUEUE,
-    SubjectKind.WORKER: FilterField.WORKER,
 }
 
 
@@ -152,10 +147,13 @@ def build_overview(service: Service) -> Mapping[str, object]:
     sample, outage = poller.latest, poller.outage
     described_outage = None
     if outage is not None:
+        seconds = time.monotonic() - outage.since
         described_outage = {
-            "since_seconds": round(time.monotonic() - outage.since, 1),
+            "since_seconds": round(seconds, 1),
             "code": outage.code,
-            "message": outage.message,
+            "title": PROBLEM_TITLES.get(outage.code, "The queue cannot be read"),
+            "message": write_sentence(outage.message),
+            "sentence": describe_outage(outage, seconds),
         }
     if sample is None:
         return _build_empty_overview() | {"version": poller.version, "outage": described_outage}
@@ -171,7 +169,8 @@ def _build_empty_overview() -> dict[str, object]:
         "taken_at": None,
         "age_seconds": None,
         "is_partial": True,
-        "verdict": _build_verdict(QueueHealth.UNKNOWN, ()),
+        "verdict": _build_verdict(QueueHealth.UNKNOWN),
+        "stats": [],
         "alerts": [],
         "totals": dict.fromkeys(JobState),
         "oldest_ready_seconds": None,
@@ -201,6 +200,7 @@ def _build_from_sample(sample: Sample, redactor: Redactor) -> dict[str, object]:
         "oldest_ready_seconds": sample.oldest_ready,
         "oldest_ready_task": sample.oldest_ready_task,
         "rates": sample.rates,
+        "stats": list_stats(sample),
         "workers": _count_workers(snapshot.pools),
         "series": sample.series,
         "interval_seconds": sample.interval,
@@ -219,7 +219,7 @@ def _build_from_sample(sample: Sample, redactor: Redactor) -> dict[str, object]:
         "alerts": [_build_alert(finding, snapshot, redactor) for finding in sample.findings],
         "totals": {state: snapshot.count(state) for state in JobState},
         "drain_seconds": None if sample.history is None else sample.history.seconds_until_drained,
-        "slots": _count_slots(snapshot),
+        "slots": {"used": snapshot.running, "total": count_slots(snapshot.pools)},
         "tasks": [
             _build_task(task, snapshot, redactor) | {"is_paused": task.identifier in paused_tasks}
             for task in tasks[:MAX_TASKS]
@@ -236,10 +236,8 @@ def _build_from_sample(sample: Sample, redactor: Redactor) -> dict[str, object]:
     }
 
 
-def _build_verdict(health: QueueHealth, findings: Iterable[Finding]) -> object:
-    worst = next((each for each in findings if each.severity is not Severity.NOTE), None)
-    sentence = HEALTH_SENTENCES[health] if worst is None else worst.title
-    return {"health": health, "sentence": sentence}
+def _build_verdict(health: QueueHealth, findings: Iterable[Finding] = ()) -> object:
+    return {"health": health, "sentence": describe_verdict(health, findings)}
 
 
 def _build_alert(finding: Finding, snapshot: Snapshot, redactor: Redactor) -> object:
@@ -255,11 +253,9 @@ def _find_link(finding: Finding) -> str | None:
     subject = finding.subject
     if states is None:
         return LINKED_PAGES.get(finding.id)
-    job_filter = filter_by_states(*states)
-    if subject is not None and subject.kind in SUBJECT_FIELDS:
-        term = Term(SUBJECT_FIELDS[subject.kind], (TextPattern((subject.name,)),))
-        job_filter = Filter((term,)) & job_filter
-    return f"jobs?{urlencode({'q': str(job_filter)}, quote_via=quote)}"
+    if subject is None or subject.kind is SubjectKind.JOB:
+        return link_jobs(*states)
+    return link_jobs(*states, **{subject.kind: subject.name})
 
 
 def _find_action(finding: Finding, snapshot: Snapshot) -> object:
@@ -283,19 +279,30 @@ def _find_action(finding: Finding, snapshot: Snapshot) -> object:
 
 
 def _build_action(kind: str, target: str, label: str, permission: Permission) -> object:
-    return {"kind": kind, "target": target, "label": label, "permission": permission}
+    name = quote(target, safe="")
+    path, body, question = f"/{kind.removeprefix('resume_')}s/{name}/resume", {}, None
+    if permission is Permission.RECOVER:
+        path, body = "/workers/recover", {"ids": [target]}
+        question = {
+            "title": "Recover the jobs of a dead worker",
+            "text": f"The locks of {target} are removed, and other workers run its jobs again. "
+            "The server rejects this if the worker is alive.",
+            "action": label,
+        }
+    return {
+        "kind": kind,
+        "target": target,
+        "label": label,
+        "permission": permission,
+        "path": path,
+        "body": body,
+        "question": question,
+    }
 
 
 def _count_workers(pools: Iterable[PoolInfo]) -> dict[PoolHealth, int]:
     healths = [pool.health for pool in pools]
     return {health: healths.count(health) for health in PoolHealth}
-
-
-def _count_slots(snapshot: Snapshot) -> object:
-    alive = list_alive_pools(snapshot.pools)
-    slots = [pool.concurrency for pool in alive if pool.concurrency is not None]
-    is_known = bool(alive) and len(slots) == len(snapshot.pools)
-    return {"used": snapshot.running, "total": sum(slots) if is_known else None}
 
 
 def _get_urgency(task: TaskCount) -> tuple[object, ...]:
@@ -309,6 +316,7 @@ def _build_task(task: TaskCount, snapshot: Snapshot, redactor: Redactor) -> dict
         "identifier": task.identifier,
         **counts,
         "oldest_ready_seconds": task.oldest_ready,
+        "tone": judge_lateness(task.oldest_ready),
         "error": None if task.error is None else redactor.redact_text(task.error),
         "is_served": is_served(snapshot.pools, task.identifier),
     }

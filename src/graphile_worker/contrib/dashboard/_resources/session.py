@@ -8,6 +8,7 @@ from graphile_worker.contrib.dashboard._access import Access, get_access
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter, Problem
 from graphile_worker.contrib.dashboard._auth import COOKIE_NAME, LoginAuthentication
 from graphile_worker.contrib.dashboard._encode import encode
+from graphile_worker.contrib.dashboard._texts import TEXTS, list_obstacles
 
 logger = logging.getLogger("graphile_worker.dashboard")
 
@@ -30,6 +31,8 @@ async def get_session(request: ApiRequest) -> object:
         "hide_payloads": settings.hide_payloads,
         "version": None,
         "trace_url": None,
+        "obstacles": {},
+        "texts": {},
     }
     if access.identity is None:
         return answer
@@ -48,6 +51,8 @@ async def get_session(request: ApiRequest) -> object:
         "read_only": service.is_read_only,
         "version": service.version,
         "trace_url": settings.trace_url,
+        "obstacles": list_obstacles(request.user, is_read_only=service.is_read_only),
+        "texts": TEXTS,
     }
 
 
@@ -127,6 +132,8 @@ ROUTES = (
             "hide_payloads": False,
             "version": "1.0",
             "trace_url": None,
+            "obstacles": {"view": None},
+            "texts": {"pause": {"queue": "…"}},
         },
     ),
     ApiRoute(

@@ -17,6 +17,7 @@ from graphile_worker.contrib.dashboard._resources._common import (
 )
 from graphile_worker.contrib.dashboard._resources.errors import forget_groups
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import describe_recovery
 from graphile_worker.ops.pauses import PAUSED_PREFIX
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, plan_get_lock_holders
 from graphile_worker.ops.search import limit_plan, with_limits
@@ -66,10 +67,13 @@ async def recover(request: ApiRequest) -> object:
         plan = plan_recover_jobs(chosen, timedelta(0), service.schemas, actor=request.user.name)
         jobs = await service.change(limit_plan(plan, service.schemas, service.limits))
         forget_groups(request)
+    queues = sum(known[each].queues for each in chosen)
+    rejected = {each: why for each, why in obstacles.items() if why}
     return {
         "jobs": len(jobs),
-        "queues": sum(known[each].queues for each in chosen),
-        "rejected": [{"id": each, "why": why} for each, why in obstacles.items() if why],
+        "queues": queues,
+        "rejected": [{"id": each, "why": why} for each, why in rejected.items()],
+        "sentence": describe_recovery(len(jobs), queues, rejected),
     }
 
 
@@ -165,6 +169,11 @@ ROUTES = (
             Parameter(name="force", kind=bool, help="Also of a worker that may be alive."),
             Parameter(name="confirm", help="The id of that worker, typed again."),
         ),
-        answer={"jobs": 3, "queues": 1, "rejected": [{"id": "worker-1", "why": "…"}]},
+        answer={
+            "jobs": 3,
+            "queues": 1,
+            "rejected": [{"id": "worker-1", "why": "…"}],
+            "sentence": "Released 3 jobs and 1 queue. worker-1: …",
+        },
     ),
 )

@@ -4,11 +4,13 @@ import { session, setClock } from "./state.js";
 
 const ROOT = new URL("api/v1", document.baseURI).href;
 
+const OFFLINE = "The dashboard’s server does not answer";
+
 /** An answer that is an error, or no answer at all (status 0, code "offline"). */
 export class ApiError extends Error {
   constructor(status, problem) {
-    super(problem.detail || problem.title || `The server answered ${status}.`);
-    Object.assign(this, { status, problem, code: problem.code ?? "unknown", detail: this.message });
+    super(problem.detail || `The server answered ${status}.`);
+    Object.assign(this, { status, problem, code: problem.code ?? "unknown", title: problem.title ?? "This cannot be shown now", detail: this.message });
   }
 }
 
@@ -22,7 +24,7 @@ async function request(method, path, { params, body, signal } = {}) {
     options.body = JSON.stringify(body ?? {});
   }
   const answer = await fetch(address(path, params), options).catch((error) => {
-    throw error.name === "AbortError" ? error : new ApiError(0, { code: "offline", detail: "The dashboard’s server does not answer." });
+    throw error.name === "AbortError" ? error : new ApiError(0, { code: "offline", title: OFFLINE, detail: `${OFFLINE}.` });
   });
   const content = await answer.json().catch((error) => {
     if (error.name === "AbortError") throw error;
@@ -37,6 +39,9 @@ async function request(method, path, { params, body, signal } = {}) {
   if (content.now && content.age_seconds === undefined) setClock(Date.parse(content.now));
   return content;
 }
+
+/** Whether an error is an outage, which the banner of the shell reports. */
+export const isOutage = (error) => ["database_unreachable", "offline"].includes(error?.code);
 
 export const get = (path, params, { signal } = {}) => request("GET", path, { params, signal });
 

@@ -1,10 +1,9 @@
 /** The dialog that changes jobs: values, preview, confirmation, progress, result. */
 import { html, render, useEffect, useState } from "./lib.js";
 import { del, get, post } from "./api.js";
-import { age, count, plural, rate, zone } from "./format.js";
+import { count, plural, zone } from "./format.js";
 import { tickNow, useLive } from "./live.js";
-import { now, overview, session, timeZone } from "./state.js";
-import { ACTIONS, STATES } from "./strings.js";
+import { now, session, texts, timeZone, whyNot } from "./state.js";
 import { Button, Dialog, Field, Notice, State } from "./ui/index.js";
 
 const FIRST_JOBS = 10;
@@ -27,7 +26,7 @@ export function openBulk(options) {
 }
 
 function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close }) {
-  const words = ACTIONS[action];
+  const words = texts.value.actions[action];
   const hasForm = action === "reschedule" || action === "fail";
   const [values, setValues] = useState({ delay: "0", at: "", priority: "", reason: "", typed: "" });
   const [{ step, error, preview, run, isFirst }, setView] = useState({ step: "form" });
@@ -81,12 +80,11 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
   const total = preview?.total ?? 0;
   const needsTyping = total > TYPED_ABOVE && session.value.environment?.level === "production";
   const why =
-    (overview.value?.outage && "The database is unreachable.") ||
-    (!total && "No job changes.") ||
-    (preview.is_capped && "Too many jobs: narrow the filter first.") ||
+    whyNot(words.permission) ||
+    preview?.obstacle ||
     (needsTyping && values.typed.replace(/[,\s]/g, "") !== String(total) && `Type ${total} first.`) ||
     null;
-  const submit = { type: "submit", kind: words.isDangerous ? "danger" : "primary" };
+  const submit = { type: "submit", kind: words.is_dangerous ? "danger" : "primary" };
   const stop = () => del(`/bulk/${run.id}`).catch(() => {});
   /** The buttons of each step: their text and properties. */
   const buttons = {
@@ -111,10 +109,10 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
       <input required maxlength="500" ...${set("reason")} /><//>`}
     ${step === "form" && action === "reschedule" && html`<${Schedule} set=${set} hasTime=${values.delay === "at"} />`}
     ${step === "loading" && html`<p role="status">Loading…</p>`}
-    ${step === "preview" && html`<${Preview} words=${words} preview=${preview} />${why && html`<p class="muted">${why}</p>`}`}
+    ${step === "preview" && html`<${Preview} preview=${preview} />${why && html`<p class="muted">${why}</p>`}`}
     ${step === "preview" && needsTyping && html`<${Field} label=${`This is production. Type ${count(total)} to confirm`}>
       <input inputmode="numeric" autocomplete="off" ...${set("typed")} /><//>`}
-    ${(step === "running" || step === "result") && html`<${Run} key=${step} ...${{ words, run, preview, q, isFirst }} />`}
+    ${(step === "running" || step === "result") && html`<${Run} key=${step} ...${{ run, preview, q, isFirst }} />`}
   <//>`;
 }
 
@@ -135,35 +133,28 @@ function Schedule({ set, hasTime }) {
 }
 
 const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
-const skipped = (number, why) => number > 0 && html`<p>${plural(number, "job")} skipped: ${why}</p>`;
-const locked = (number) => skipped(number, `a worker has locked ${number === 1 ? "it" : "them"}.`);
+const lines = (all) => all.map((text) => html`<p>${text}</p>`);
 const byState = (numbers) => html`<ul class="row">
-  ${STATES.map(([state]) => numbers[state] > 0 && html`<li><${State} state=${state} /> ${count(numbers[state])}</li>`)}</ul>`;
+  ${texts.value.states.map(({ name: state }) => numbers[state] > 0 && html`<li><${State} state=${state} /> ${count(numbers[state])}</li>`)}</ul>`;
 
-function Preview({ words, preview: { total, by_state: numbers, locked: held, sample, is_complete: isComplete } }) {
-  return html`<p>${words.help}</p>
-    ${!isComplete && html`<p>Only the newest failing jobs were searched. More of them may have this error.</p>`}
+function Preview({ preview: { total, help, notes, by_state: numbers, sample } }) {
+  return html`<p>${help}</p>
     <p>This changes <strong>${plural(total, "job")}</strong>. Matching jobs by state:</p>
-    ${byState(numbers)}${locked(held)}${skipped(sum(numbers) - total - held, `this action applies to jobs that are ${words.states}.`)}
+    ${byState(numbers)}${lines(notes)}
     <ul class="sample">${sample.map((job) => html`<li class="clip">
       <span class="mono">${job.id} ${job.task}</span> <span class="muted">${job.error}</span></li>`)}
       ${total > sample.length && html`<li class="muted">and ${count(total - sample.length)} more</li>`}</ul>`;
 }
 
 /** A change while it runs, and what became of it. */
-function Run({ words, run, preview, q, isFirst }) {
-  const { state, changed, total } = run;
-  const isOver = state !== "running";
+function Run({ run, preview, q, isFirst }) {
+  const isOver = run.state !== "running";
   const { data: matching } = useLive(isOver && isFirst && q != null ? "/jobs/count" : null, { q });
-  const done = changed + run.skipped_locked + run.gone;
-  const left = run.eta_seconds != null ? `, about ${age(run.eta_seconds)} left` : "";
   return html`<div class="stack" role="status">
     ${isOver
-      ? html`<${Notice} kind=${END[state]}><strong>${plural(changed, "job")} ${words.done}.</strong>
-          ${state === "canceled" && ` Stopped before the end: ${plural(total - done, "job")} left.`} ${run.error}<//>`
-      : html`<progress max=${total || 1} value=${done} aria-label="Progress"></progress>
-          <p>${words.label}: ${count(done)} of ${count(total)}${run.rate ? `, ${rate(run.rate)}${left}` : ""}</p>`}
-    ${locked(run.skipped_locked)}${skipped(run.gone, "completed, removed or changed since the preview.")}
+      ? html`<${Notice} kind=${END[run.state]}><strong>${run.sentence}</strong> ${run.error}<//>`
+      : html`<progress max=${run.total || 1} value=${run.done} aria-label="Progress"></progress><p>${run.sentence}</p>`}
+    ${lines(run.notes)}
     ${isOver && isFirst && html`<p>Wait until these jobs have run. Jobs that succeed leave the queue. Jobs that fail return as Retrying.</p>`}
     ${matching && html`<p>The filter matches now: <strong>${plural(matching.total, "job")}</strong>, ${count(sum(preview.by_state))} before.</p>
       ${byState(matching.by_state)}`}

@@ -1,7 +1,6 @@
 /** The filter's text field, with completion of fields, names and states. */
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { get } from "./api.js";
-import { sentence } from "./format.js";
 import { quote } from "./router.js";
 import { Button, Icon } from "./ui/index.js";
 
@@ -105,7 +104,7 @@ export function FilterBox({ value, error, onApply, autoFocus }) {
           <span class="mono">${label}</span><span class="muted">${help}</span></li>`)}</ul>`}
     </div>
     <div id="filter-error" role="alert">
-      ${isBad && html`<p class="error">${sentence(error.detail)}</p>${pointAt(text, error.problem)}`}
+      ${isBad && html`<p class="error">${error.detail}</p>${pointAt(text, error.problem)}`}
     </div>
   </div>`;
 }

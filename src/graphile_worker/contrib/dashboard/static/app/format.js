@@ -74,11 +74,3 @@ export function bytes(number) {
 
 /** Marks a text as an estimate. */
 export const approx = (text) => `≈ ${text}`;
-
-const capitalize = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-
-/** A clause as a sentence: with a capital letter and a period. */
-export const sentence = (text) => (text ? capitalize(text).replace(/:$/, ".").replace(/([^.!?…])$/, "$1.") : "");
-
-/** A title with a capital letter, unless it begins with a name, which keeps its letters. */
-export const heading = (text) => text.replace(/^(queue|task|worker|job|no|the|all|did|locked|since)s?\b/, capitalize);

@@ -1,7 +1,7 @@
 /** The frame of all pages: rail, header, notices, the page that the URL names, and dialogs. */
 import { html, signal, useEffect, useErrorBoundary, useState } from "./lib.js";
 import { post } from "./api.js";
-import { age, count, heading, sentence, time, zone } from "./format.js";
+import { age, count, time, zone } from "./format.js";
 import { registerShortcuts, shortcutGroups } from "./keyboard.js";
 import { switchLive } from "./live.js";
 import { link, navigate, route } from "./router.js";
@@ -98,12 +98,12 @@ function Verdict() {
   const { database, schema } = session.value;
   const [spoken, setSpoken] = useState("");
   // Announces changes of health, not every number in the sentence.
-  useEffect(() => setSpoken(sentence(verdict?.sentence)), [verdict?.health]);
+  useEffect(() => setSpoken(verdict?.sentence), [verdict?.health]);
   return html`${route.value.page === "overview"
       ? html`<span class="place">${database} · ${schema}</span>`
       : html`<a class="verdict" data-health=${verdict?.health} href=${link("")} title=${verdict?.sentence}>
           ${verdict && html`<${Icon} name=${HEALTH_ICONS[verdict.health] ?? "unknown"} />`}
-          <span>${heading(verdict?.sentence ?? "Waiting for the first data")}</span></a>`}
+          <span>${verdict?.sentence ?? "Waiting for the first data"}</span></a>`}
     <span class="visually-hidden" role="status">${spoken}</span>`;
 }
 
@@ -131,23 +131,14 @@ function Header() {
   </header>`;
 }
 
-const OUTAGES = {
-  timeout: "The database has been too slow to answer",
-  schema_missing: "The queue’s schema has been missing",
-  permission_denied: "The database role has lacked permissions",
-  internal_error: "This dashboard has failed to read the queue",
-};
-
 function describeTrouble() {
   const { outage, taken_at: taken } = overview.value ?? {};
   if (outage) {
     // The overview explains a queue that it could never read.
-    if (!taken && route.value.page === "overview") return null;
-    const what = OUTAGES[outage.code] ?? "The database has been unreachable";
-    const shown = taken ? ` The pages show data from ${time(taken)}.` : "";
-    return `${what} for ${age(outage.since_seconds)}, retrying.${shown} Actions are off until the database answers. ${sentence(outage.message)}`;
+    if (!taken) return route.value.page === "overview" ? null : outage.sentence;
+    return `${outage.sentence} The pages show data from ${time(taken)}.`;
   }
-  if (!overview.value) return sentence(problem.value?.detail);
+  if (!overview.value) return problem.value?.detail;
   if (connection.value !== "offline" || !(dataAge.value > 5)) return null;
   return `The dashboard’s server does not answer, reconnecting. The pages show data that is ${showAge()} old.`;
 }
@@ -155,8 +146,8 @@ function describeTrouble() {
 /** What the reader must know before any number: an outage, a problem with the schema, old data. */
 function Banner() {
   const text = describeTrouble();
-  const kind = overview.value && !overview.value.outage ? "warn" : "error";
-  return text && html`<div class="banner" data-kind=${kind} role="alert"><${Icon} name="warn" /><span>${text}</span></div>`;
+  const { outage } = overview.value ?? {};
+  return text && html`<div class="banner" data-kind=${overview.value && !outage ? "warn" : "error"} data-outage=${outage?.code} role="alert"><${Icon} name="warn" /><span>${text}</span></div>`;
 }
 
 const modules = new Map();

@@ -16,20 +16,22 @@ try {
   // Without storage, choices last until the page is closed.
 }
 
-/** A choice that this browser keeps. The first of the choices is the default. */
-function stored(name, choices) {
+/** A text that this browser keeps. */
+export function stored(name, initial, isValid = () => true) {
   const key = `graphile-worker.${name}`;
-  const choice = signal(choices.includes(storage[key]) ? storage[key] : choices[0]);
+  const text = signal(key in storage && isValid(storage[key]) ? storage[key] : initial);
   effect(() => {
-    storage[key] = choice.value;
+    storage[key] = text.value;
   });
-  return choice;
+  return text;
 }
 
-export const timeZone = stored("timeZone", ["local", "utc"]);
-export const theme = stored("theme", ["system", "light", "dark"]);
-export const density = stored("density", ["compact", "comfortable"]);
-export const shortcuts = stored("shortcuts", ["on", "off"]);
+const choose = (name, ...choices) => stored(name, choices[0], (value) => choices.includes(value));
+
+export const timeZone = choose("timeZone", "local", "utc");
+export const theme = choose("theme", "system", "light", "dark");
+export const density = choose("density", "compact", "comfortable");
+export const shortcuts = choose("shortcuts", "on", "off");
 
 effect(() => {
   const { dataset } = document.documentElement;
@@ -65,10 +67,11 @@ export const dataAge = computed(() => {
 /** Whether the overview is older than three of its intervals. */
 export const isStale = computed(() => (dataAge.value ?? 0) > Math.max(10, 3 * (overview.value?.interval_seconds ?? 2)));
 
-/** Why the user cannot do something now, as a sentence, or null if they can. */
+/** Why the user cannot do something now, or nothing if they can. */
 export function whyNot(permission) {
-  const { read_only: isReadOnly, user } = session.value ?? {};
-  if (isReadOnly && !["view", "view_payload"].includes(permission)) return "This dashboard is read-only.";
-  if (!user?.permissions.includes(permission)) return `Your account does not have the permission “${permission}”.`;
-  return overview.value?.outage ? "The database is unreachable." : null;
+  const { outage } = overview.value ?? {};
+  return session.value.obstacles[permission] ?? (outage && `${outage.title}.`);
 }
+
+/** Texts of the server: of states, actions, pauses and more. */
+export const texts = computed(() => session.value.texts);

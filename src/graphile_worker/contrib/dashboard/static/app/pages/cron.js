@@ -8,7 +8,7 @@ import { Button, List, Page, Time, act, column } from "../ui/index.js";
 export const title = "Cron";
 
 const SOURCES = { app: "this dashboard’s app", worker: "a running worker", database: "the database" };
-const run = ({ identifier }) => () => act(`/cron/${encodeURIComponent(identifier)}/run`, {}, ({ id }) => `Added job ${id} for ${identifier}.`);
+const run = ({ identifier }) => () => act(`/cron/${encodeURIComponent(identifier)}/run`);
 
 const schedule = ({ schedule: pattern, words, source }) => (pattern
   ? html`<code>${pattern}</code><div class="muted small">${words}, from ${SOURCES[source]}</div>`

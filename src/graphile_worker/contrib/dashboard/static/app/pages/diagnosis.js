@@ -1,6 +1,6 @@
 /** The report of `graphile-worker doctor`: facts about the database, and findings. */
 import { html } from "../lib.js";
-import { count, heading, sentence } from "../format.js";
+import { count } from "../format.js";
 import { useLive } from "../live.js";
 import { Button, Code, Empty, Facts, Icon, Loaded, Page, Panel } from "../ui/index.js";
 
@@ -10,11 +10,11 @@ const words = (name) => name.replaceAll("_", " ").replace(/^./, (letter) => lett
 
 const Finding = ({ finding: { id, severity, title: problem, affected, evidence, advice, shell, sql } }) =>
   html`<article class="alert" data-severity=${severity}>
-    <${Icon} name=${severity} label=${severity} /><h2 class="alert-title">${heading(problem)}</h2>
+    <${Icon} name=${severity} label=${severity} /><h2 class="alert-title">${problem}</h2>
     <span class="actions"><span class="badge">${id}</span>${affected > 1 && html`<span class="badge">${count(affected)} affected</span>`}</span>
     <div class="more stack">
-      ${evidence.length > 0 && html`<ul class="muted">${evidence.map((each) => html`<li>${heading(each)}</li>`)}</ul>`}
-      <p>${sentence(advice)}</p>
+      ${evidence.length > 0 && html`<ul class="muted">${evidence.map((each) => html`<li>${each}</li>`)}</ul>`}
+      <p>${advice}</p>
       ${shell && html`<${Code} text=${shell} language="Shell" copy />`}${sql && html`<${Code} text=${sql} language="SQL" copy />`}
     </div></article>`;
 

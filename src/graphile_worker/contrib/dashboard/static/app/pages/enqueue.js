@@ -1,9 +1,9 @@
 /** Adds a job. The payload is checked by the task's signature, if the dashboard knows it. */
 import { html, useEffect, useState } from "../lib.js";
 import { get, post } from "../api.js";
-import { sentence, zone } from "../format.js";
+import { zone } from "../format.js";
 import { tickNow, useLive } from "../live.js";
-import { timeZone, whyNot } from "../state.js";
+import { texts, timeZone, whyNot } from "../state.js";
 import { Button, Facts, Field, JobLink, JsonEditor, Notice, Page, Panel, State, jsonProblem, pretty } from "../ui/index.js";
 
 export const title = "Enqueue";
@@ -18,11 +18,6 @@ export function Signature({ signature }) {
 const CHECK_MS = 400;
 const RETRY_MS = 2000;
 const EMPTY = "{}";
-const MODES = {
-  replace: "A job with this key gets the new payload and time, unless it is running.",
-  preserve_run_at: "A job with this key gets the new payload, and keeps its time.",
-  unsafe_dedupe: "Nothing changes if a job with this key exists, even if it has failed permanently.",
-};
 const WHOLE = { type: "number", step: 1 };
 /** Fields of options: name, label, help, and attributes. */
 const OPTIONS = [
@@ -53,7 +48,7 @@ async function readJob(id) {
   const numbers = { priority: String(job.priority || ""), max_attempts: String(job.max_attempts) };
   const warning = (isCut && "The payload is too long to be duplicated here.")
     || (isRedacted && "Replace the masked values (•••) of this payload.");
-  return [{ task: job.task, payload, queue_name: job.queue ?? "", flags: Object.keys(job.flags ?? {}).join(", "), ...numbers }, warning];
+  return [{ task: job.task, payload, queue_name: job.queue ?? "", flags: job.flags.join(", "), ...numbers }, warning];
 }
 
 export default function Enqueue({ query: { task: given = "", from } }) {
@@ -63,7 +58,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   /** The notice: its kind and its text. */
   const [[kind, text], setNotice] = useState([]);
   const change = (values) => setForm((last) => ({ ...last, ...values }));
-  const report = (error) => setNotice(["error", sentence(error.detail)]);
+  const report = (error) => setNotice(["error", error.detail]);
   const set = (name) => ({ value: form[name] ?? "", onInput: (event) => change({ [name]: event.target.value }) });
   useEffect(() => {
     if (!from) return;
@@ -74,10 +69,10 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   }, [from]);
   const task = form.task.trim();
   const syntax = jsonProblem(form.payload);
-  const refusal = whyNot("enqueue");
+  const obstacle = whyNot("enqueue");
   useEffect(() => {
     setCheck(null);
-    if (!task || syntax || refusal) return undefined;
+    if (!task || syntax || obstacle) return undefined;
     let isCurrent = true;
     let timer = setTimeout(async function ask() {
       try {
@@ -92,7 +87,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
       isCurrent = false;
       clearTimeout(timer);
     };
-  }, [task, form.payload, refusal]);
+  }, [task, form.payload, obstacle]);
   const signature = tasks.find((each) => each.identifier === task)?.signature;
   const problems = (form.payload === EMPTY && !check?.isFinal ? null : check?.problems) ?? [];
   const payloadError = syntax
@@ -124,16 +119,16 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         ${check?.unknown_keys?.length > 0 && html`<${Notice} kind="warn">
           The task has no parameter <code>${check.unknown_keys.join(", ")}</code>.<//>`}
         ${signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
-        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${refusal}>Add job<//></div>
+        <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${obstacle}>Add job<//></div>
       </div><//>
       <div class="stack">
         ${task && html`<${Panel} title="Parameters"><${Signature} signature=${signature} /><//>`}
         <${Panel} title="Options" hint="Empty fields use the defaults."><div class="form-grid">
           ${OPTIONS.map(([name, label, help, more]) => html`<${Field} key=${name} help=${help}
             label=${name === "run_at" ? `${label} (${zone()})` : label}><input class="input" autocomplete="off" ...${more} ...${set(name)} /><//>`)}
-          <${Field} label="If a job has this key" help=${form.job_key ? MODES[form.job_key_mode] : "Needs a key."}>
+          <${Field} label="If a job has this key" help=${form.job_key ? texts.value.key_modes[form.job_key_mode] : "Needs a key."}>
             <select class="input" disabled=${!form.job_key} ...${set("job_key_mode")}>
-              ${Object.keys(MODES).map((mode) => html`<option>${mode}</option>`)}</select><//>
+              ${Object.keys(texts.value.key_modes).map((mode) => html`<option>${mode}</option>`)}</select><//>
         </div><//>
       </div>
     </form>

@@ -1,14 +1,14 @@
 /** Jobs: find them, follow them live, and change many at once. */
 import { html, useEffect, useRef, useState } from "../lib.js";
+import { isOutage } from "../api.js";
 import { openBulk } from "../bulk.js";
 import { FilterBox } from "../filterbox.js";
 import { age, count, plural, secondsSince, time } from "../format.js";
 import { useShortcuts } from "../keyboard.js";
 import { useLive } from "../live.js";
 import { link, navigate, setQuery } from "../router.js";
-import { overview, whyNot } from "../state.js";
-import { ACTIONS, STATES, isOutage } from "../strings.js";
-import { Button, Empty, JobLink, Loaded, Notice, Page, State, Table, Time, column, stateWord, toast } from "../ui/index.js";
+import { overview, stored, texts, whyNot } from "../state.js";
+import { Button, Dialog, Empty, JobLink, Loaded, Notice, Page, State, Table, Time, column, stateWord, toast } from "../ui/index.js";
 
 export const title = "Jobs";
 
@@ -28,18 +28,36 @@ function When({ job }) {
 const showName = (name) => name && html`<span class="mono name" title=${name}>${name}</span>`;
 const GONE = html`<span class="muted" title="Completed, removed, or no longer matched by the filter">Left the list</span>`;
 
+/** All columns. Those with a `choice` can be hidden: "on" is shown until the user decides. */
 const COLUMNS = [
   { key: "id", label: "ID", render: (job) => html`<${JobLink} id=${job.id} />` },
   { key: "task", label: "Task", card: "lead", render: (job) => showName(job.task) },
-  { key: "queue", label: "Queue", render: (job) => showName(job.queue) },
+  { key: "queue", label: "Queue", choice: "on", render: (job) => showName(job.queue) },
   { key: "state", label: "State", card: "end", render: (job) => (job.isGone ? GONE : html`<${State} state=${job.state} />`) },
-  { key: "when", label: "When", render: (job) => !job.isGone && html`<${When} job=${job} />` },
-  column.when("created_at", "Created", { sort: false }),
-  { key: "attempts", label: "Attempts", align: "right", render: (job) => `${job.attempts}/${job.max_attempts}` },
-  { key: "error", label: "Error", fill: true, card: "line" },
-];
+  { key: "when", label: "When", choice: "on", render: (job) => !job.isGone && html`<${When} job=${job} />` },
+  column.when("run_at", "Run at", { choice: "off" }),
+  column.when("created_at", "Created", { choice: "on" }),
+  column.number("priority", "Priority", { choice: "off" }),
+  { key: "attempts", label: "Attempts", choice: "on", align: "right", render: (job) => `${job.attempts}/${job.max_attempts}` },
+  { key: "key", label: "Key", choice: "off", render: (job) => showName(job.key) },
+  { key: "flags", label: "Flags", choice: "off", render: (job) => job.flags.join(", ") },
+  column.worker("locked_by", "Locked by", { choice: "off" }),
+  { key: "error", label: "Error", choice: "on", fill: true, card: "line" },
+].map((each) => ({ ...each, sort: false }));
 
-const STATE_TERM = new RegExp(`(?:^|\\s)state:(${STATES.map(([state]) => state).join("|")})(?=\\s|$)`);
+const shownColumns = stored("jobColumns", COLUMNS.filter(({ choice }) => choice === "on").map(({ key }) => key).join());
+const isShown = ({ key, choice }) => !choice || shownColumns.value.split(",").includes(key);
+
+/** The choice of columns, which this browser keeps. */
+function ColumnChoice({ onClose }) {
+  const choose = (chosen) => (event) =>
+    (shownColumns.value = COLUMNS.filter((each) => (each === chosen ? event.target.checked : each.choice && isShown(each))).map(({ key }) => key).join());
+  return html`<${Dialog} title="Columns" onClose=${onClose} actions=${html`<${Button} kind="primary" onClick=${onClose}>Close<//>`}>
+    <div>${COLUMNS.map((each) => each.choice && html`<label class="check" key=${each.key}>
+      <input type="checkbox" checked=${isShown(each)} onChange=${choose(each)} />${each.label}</label>`)}</div><//>`;
+}
+
+const STATE_TERM = new RegExp(`(?:^|\\s)state:(${texts.value.states.map(({ name }) => name).join("|")})(?=\\s|$)`);
 
 /** Reads the URL: the filter, and the state of the tab, which a link may put in `q`. */
 function readQuery({ q = "", state = "" }) {
@@ -99,7 +117,7 @@ function StateTabs({ state, counts: { byState, total, show }, onChange }) {
   const chip = (value, label, number, help) => html`<button type="button" class="chip" key=${value} aria-pressed=${state === value} title=${help}
     onClick=${() => onChange(value)}>${label} ${byState && html`<span class="muted">${show(number)}</span>`}</button>`;
   return html`<div class="chips" role="group" aria-label="State">${chip("", "All", total)}
-    ${STATES.map(([name, , help]) => (name !== "stale" || byState?.stale || state === "stale") &&
+    ${texts.value.states.map(({ name, help }) => (name !== "stale" || byState?.stale || state === "stale") &&
       chip(name, html`<${State} state=${name} />`, byState?.[name] ?? 0, help))}</div>`;
 }
 
@@ -129,6 +147,7 @@ export default function Jobs({ query }) {
   const [selected, setSelected] = useState(new Set());
   const [isAll, setAll] = useState(false);
   const [cursor, setCursor] = useState(null);
+  const [isChoosing, setChoosing] = useState(false);
   const anchor = useRef(null);
   const trail = useRef([]);
 
@@ -175,7 +194,7 @@ export default function Jobs({ query }) {
       counts.recount();
       show();
     };
-    openBulk({ action, onDone, ...(isAll ? { q: filter, title: `${ACTIONS[action].label} all that match` } : { ids: chosen }) });
+    openBulk({ action, onDone, ...(isAll ? { q: filter, title: `${texts.value.actions[action].label} all that match` } : { ids: chosen }) });
   };
   const turn = (before) => {
     setCursor(null);
@@ -214,6 +233,7 @@ export default function Jobs({ query }) {
     hint=${isCurrent && html`${isPart && `newest ${count(view.newest)} searched, `}${Math.round(view.elapsed_ms)} ms
       ${isPart && html` <${Button} kind="quiet" onClick=${() => setQuery({ newest: "all" })}>Search all<//>`}`}
     actions=${html`<span role="status">${changes && html`<${Button} class="pill" onClick=${show}>${changes} – show<//>`}</span>
+      <${Button} aria-haspopup="dialog" onClick=${() => setChoosing(true)}>Columns…<//>
       <${Button} href=${link("enqueue")}>Enqueue<//>`}
   >
     <${StateTabs} state=${state} counts=${counts} onChange=${(value) => find({ state: value, q: others })} />
@@ -221,7 +241,7 @@ export default function Jobs({ query }) {
     ${view?.hidden_rows && html`<${Notice} kind="warn">Row-level security hides jobs from this database role, so the list is not complete.<//>`}
     <div class=${`jobs ${isOutage(error) || (view && !isCurrent) ? "stale-data" : ""}`}>
       ${(view || !isBad) && html`<${Loaded} result=${{ data: view, error: isBad ? null : error, reload: show }}>${() => html`<${Table} label="Jobs"
-        columns=${COLUMNS} rows=${rows} keyOf=${(job) => job.id} selected=${isAll ? new Set(ids) : selected} onSelect=${select} cursor=${cursor}
+        columns=${COLUMNS.filter(isShown)} rows=${rows} keyOf=${(job) => job.id} selected=${isAll ? new Set(ids) : selected} onSelect=${select} cursor=${cursor}
         onOpen=${(job) => navigate(`jobs/${job.id}`)} empty=${html`<${NoJobs} text=${others} state=${state} newest=${view.newest} />`} />`}<//>`}
     </div>
     ${view && (query.before || view.hasMore) && html`<nav class="pager" aria-label="Pages of jobs">
@@ -231,8 +251,9 @@ export default function Jobs({ query }) {
       <strong>${isAll ? `All ${counts.show(matching)} matching jobs` : plural(selected.size, "job")} selected</strong>
       ${!isAll && matching > selected.size && html`<${Button} onClick=${() => setAll(true)}>Select all ${counts.show(matching)} matching<//>`}
       <${Button} kind="quiet" onClick=${clear}>Clear<//>
-      <span class="actions end">${Object.entries(ACTIONS).map(([action, { label, permission, isDangerous }]) => (action !== "unlock" || hasStale) &&
+      <span class="actions end">${Object.entries(texts.value.actions).map(([action, { label, permission, is_dangerous: isDangerous }]) => (action !== "unlock" || hasStale) &&
         html`<${Button} kind=${isDangerous && "danger"} disabledReason=${whyNot(permission)} onClick=${() => run(action)}>${label}…<//>`)}</span>
     </div></div>`}
+    ${isChoosing && html`<${ColumnChoice} onClose=${() => setChoosing(false)} />`}
   <//>`;
 }

@@ -1,51 +1,34 @@
 /** Overview: is work flowing, and if not, why? */
 import { html } from "../lib.js";
-import { openBulk } from "../bulk.js";
-import { age, count, heading, plural, rate, sentence, time } from "../format.js";
+import { age, count, plural, rate, time } from "../format.js";
 import { jobsPath, link, quote } from "../router.js";
 import { HEALTH_ICONS } from "../shell.js";
-import { dataAge, overview, problem, whyNot } from "../state.js";
-import { STATES } from "../strings.js";
+import { dataAge, overview, problem, texts, whyNot } from "../state.js";
 import {
-  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Spark, State, Table, act, column, confirmAction, stateWord,
+  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Stat, State, Table, act, column,
 } from "../ui/index.js";
 
 export const title = "Overview";
 
-const LATE_SECONDS = 60;
 const MAX_NOTES = 3;
 
 const jobsLink = (filter) => link(jobsPath(filter));
 const taskLink = (task, state) => jobsLink(`task:${quote(task)}${state ? ` state:${state}` : ""}`);
-const lateness = (seconds) => (seconds > 5 * LATE_SECONDS ? "bad" : seconds > LATE_SECONDS ? "warn" : "");
 const HISTORY = html`<a href=${link("history")}>History</a>`;
 const firstLine = ({ error }) => error?.split("\n")[0];
-
-const describeRecovery = ({ jobs, queues, rejected }) =>
-  sentence(rejected[0]?.why) || `Released ${plural(jobs, "job")} and ${plural(queues, "queue")}.`;
-
-/** Runs the safe action of an alert, after a question where it changes more than it shows. */
-async function run({ kind, target, label }) {
-  if (kind === "retry_group") openBulk({ action: "retry", fingerprint: target, title: label });
-  else if (kind === "recover_worker") {
-    const text = `The locks of ${target} are removed, and other workers run its jobs again. The server rejects this if the worker is alive.`;
-    const isSure = await confirmAction({ title: "Recover the jobs of a dead worker", text, action: "Recover" });
-    if (isSure) act("/workers/recover", { ids: [target] }, describeRecovery);
-  } else act(`/${kind === "resume_queue" ? "queues" : "tasks"}/${encodeURIComponent(target)}/resume`, {}, `Resumed ${target}.`);
-}
 
 function Alert({ alert: { action, severity, title: what, evidence, advice, shell, sql, link: path } }) {
   return html`<li class="alert" data-severity=${severity}>
     <${Icon} name=${severity} label=${severity} />
-    <p class="alert-title">${heading(what)}</p>
+    <p class="alert-title">${what}</p>
     <div class="alert-text">
-      ${evidence.map((line) => html`<div>${heading(line)}</div>`)}<div>${sentence(advice)}</div>
+      ${[...evidence, advice].map((line) => html`<div>${line}</div>`)}
       ${(shell || sql) && html`<details><summary>${shell ? "Command" : "SQL"}</summary>
         <${Code} text=${shell ?? sql} language=${shell ? "shell" : "sql"} copy /></details>`}
     </div>
     <div class="actions">
       ${path && html`<${Button} href=${link(path)}>Show<//>`}
-      ${action && html`<${Button} kind="primary" disabledReason=${whyNot(action.permission)} onClick=${() => run(action)}>${action.label}<//>`}
+      ${action && html`<${Button} kind="primary" disabledReason=${whyNot(action.permission)} onClick=${() => act(action.path, action.body, action.question)}>${action.label}<//>`}
     </div>
   </li>`;
 }
@@ -60,74 +43,19 @@ function Alerts({ alerts }) {
     ${isShort ? show(notes) : notes.length > 0 && html`<details><summary>${plural(notes.length, "note")}</summary>${show(notes)}</details>`}</section>`;
 }
 
-function Stat({ label, value, note, href, values, spark, tone = "" }) {
-  return html`<${href ? "a" : "div"} class="stat" href=${href}><span class="stat-label">${label}</span>
-    <span class=${`stat-value ${tone}`}>${value}</span>${values.length > 1 && html`<${Spark} values=${values} label=${spark} />`}
-    <span class="stat-note">${note}</span><//>`;
-}
-
 const getValues = (series, name) => series.map((point) => point[name]);
-const span = (series) => (Date.parse(series.at(-1).at) - Date.parse(series[0].at)) / 1000;
 
-/** Whether a series rose or fell by a tenth between its first and its last third. */
-function describeTrend(series, name) {
-  const known = getValues(series, name).filter((value) => value != null);
-  const third = Math.floor(known.length / 3);
-  if (third < 2) return "";
-  const mean = (part) => part.reduce((sum, value) => sum + value, 0) / third;
-  const [before, after] = [mean(known.slice(0, third)), mean(known.slice(-third))];
-  const word = after > before * 1.1 + 0.5 ? "rising" : after < before * 0.9 - 0.5 ? "falling" : "steady";
-  return `${word} over ${age(span(series))}`;
+function Stats({ stats, series }) {
+  return html`<div class="stats">${stats.map(({ label, value, of, note, tone, link: path, series: name, about }) => html`<${Stat} key=${label}
+    label=${label} note=${note} tone=${tone} href=${path && link(path)} values=${getValues(series, name)} spark=${about}
+    value=${html`${value}${of && html` <span class="muted small">${of}</span>`}`} />`)}</div>`;
 }
 
-function describeDrain({ drain_seconds: seconds, rates, totals, is_partial: isPartial }) {
-  if (isPartial) return "being counted";
-  if (!rates) return "measuring the rates";
-  if (!totals.ready) return "nothing waits for a worker";
-  if (seconds != null) return `drains in ≈ ${age(seconds)}`;
-  return rates.completed ? "does not drain at this rate" : "no job completed lately";
-}
-
-function describeWorkers({ alive, dead, unknown }) {
-  if (!alive && !dead && !unknown) return "no worker is registered";
-  const others = [dead && `${dead} dead`, unknown && `${unknown} unregistered`].filter(Boolean);
-  return [plural(alive, "worker") + (others.length ? " alive" : ""), ...others].join(", ");
-}
-
-function Stats({ data }) {
-  const { totals, rates, slots, series, oldest_ready_seconds: oldest, oldest_ready_task: task } = data;
-  /** The number of jobs in a state, with their trend. */
-  const inState = (state, tone, more) => ({
-    label: stateWord(state), spark: `${stateWord(state)} jobs`, values: getValues(series, state), href: jobsLink(`state:${state}`),
-    value: data.is_partial ? "…" : count(totals[state]), tone: totals[state] ? tone : "", note: describeTrend(series, state), ...more,
-  });
-  const running = inState("running");
-  const stats = [
-    {
-      label: "Oldest ready job", value: oldest == null ? "none" : age(oldest), tone: lateness(oldest), href: task && taskLink(task, "ready"),
-      note: task ?? "nothing waits for a worker", values: getValues(series, "oldest_ready"), spark: "Age of the oldest ready job",
-    },
-    inState("ready", "", { note: describeDrain(data) }),
-    {
-      ...running, note: describeWorkers(data.workers),
-      value: html`${running.value}${slots.total > 0 && html`<span class="muted small"> of ${plural(slots.total, "slot")}</span>`}`,
-    },
-    {
-      label: "Throughput", value: rates ? rate(rates.completed) : "…", note: rates ? `completed, ${rate(rates.added)} added` : "measuring",
-      href: link("history"), values: getValues(series, "completed"), spark: "Completed jobs per second",
-    },
-    inState("retrying", "warn"),
-    inState("failed", "bad", { href: link("errors") }),
-  ];
-  return html`<div class="stats">${stats.map((stat) => html`<${Stat} ...${stat} />`)}</div>`;
-}
-
-function Throughput({ series, rates }) {
+function Throughput({ series }) {
   const of = (name) => getValues(series, name);
   const isMeasured = of("completed").filter((value) => value != null).length > 1;
-  const hint = rates && `${rate(rates.added)} added, ${rate(rates.completed)} completed`;
-  return html`<${Panel} title="Throughput" hint=${hint} actions=${HISTORY}>${isMeasured
-    ? html`<${Chart} label=${`Jobs added and completed per second, last ${age(span(series))}`} at=${of("at")} format=${rate} series=${[
+  return html`<${Panel} title="Throughput" actions=${HISTORY}>${isMeasured
+    ? html`<${Chart} label="Jobs added and completed per second" at=${of("at")} format=${rate} series=${[
         { label: "Completed", values: of("completed"), color: "accent", isFilled: true },
         { label: "Added", values: of("added"), color: "retrying", isDashed: true },
       ]} />`
@@ -144,16 +72,16 @@ const TASK_COLUMNS = [
       ${task.is_served === false && html` <span class="badge" data-kind="bad">no worker</span>`}`,
   },
   column.duration("oldest_ready_seconds", "Oldest ready", {
-    card: "end", render: ({ oldest_ready_seconds: seconds }) => seconds != null && html`<span class=${lateness(seconds)}>${age(seconds)}</span>`,
+    card: "end", render: ({ oldest_ready_seconds: seconds, tone }) => seconds != null && html`<span class=${tone}>${age(seconds)}</span>`,
   }),
-  ...STATES.map(([state, label]) => column.number(state, label, {
+  ...texts.value.states.map(({ name: state, label }) => column.number(state, label, {
     render: (task) => task[state] > 0 && html`<a href=${taskLink(task.identifier, state)}>${count(task[state])}</a>`,
   })),
   { ...error, label: "Newest error" },
 ];
 
 function Tasks({ tasks, task_count: total }) {
-  const columns = TASK_COLUMNS.filter(({ key }) => !["waiting", "stale"].includes(key) || tasks.some((task) => task[key]));
+  const columns = column.withoutRare(TASK_COLUMNS, (state) => tasks.some((task) => task[state]));
   const hint = total > tasks.length && `The ${count(tasks.length)} most urgent of ${count(total)}`;
   return tasks.length > 0 && html`<${Panel} title="By task" hint=${hint} actions=${html`<a href=${link("tasks")}>All tasks</a>`}>
     <${Table} columns=${columns} rows=${tasks} keyOf=${(task) => task.identifier} label="Jobs by task" /><//>`;
@@ -196,12 +124,12 @@ export default function Overview() {
   const hint = data.is_partial ? "Counting the jobs. Ages, rates and workers are current." : `updated ${updated}`;
   return html`<${Page}
     title=${html`<span class="headline" data-health=${health}>
-      <${Icon} name=${HEALTH_ICONS[health] ?? "unknown"} /><span>${heading(words)}</span></span>`}
+      <${Icon} name=${HEALTH_ICONS[health] ?? "unknown"} /><span>${words}</span></span>`}
     hint=${html`<span title=${time(data.taken_at)}>${hint}</span>`}
   >
     ${data.alerts.length > 0 && html`<${Alerts} alerts=${data.alerts} />`}
     <div class=${`stack ${data.outage ? "stale-data" : ""}`}>
-      <${Stats} data=${data} />
+      <${Stats} ...${data} />
       ${isEmpty ? html`<${FirstSteps} />` : html`<${Throughput} ...${data} />`}
       <${Tasks} ...${data} />
       <${Ended} ended=${data.ended} />

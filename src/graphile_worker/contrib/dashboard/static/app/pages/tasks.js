@@ -3,7 +3,7 @@ import { html } from "../lib.js";
 import { age, count } from "../format.js";
 import { useLive } from "../live.js";
 import { jobsPath, link, quote } from "../router.js";
-import { whyNot } from "../state.js";
+import { texts, whyNot } from "../state.js";
 import { Button, Empty, JobLink, List, Loaded, Notice, Page, Panel, PauseButton, Stat, State, TaskLink, column, stateWord } from "../ui/index.js";
 import { Signature } from "./enqueue.js";
 import { Latency } from "./history.js";
@@ -11,7 +11,7 @@ import { Paused } from "./queues.js";
 
 export const title = "Tasks";
 
-const STATES = ["ready", "waiting", "running", "scheduled", "retrying", "failed", "stale"];
+const STATES = texts.value.states.map(({ name }) => name);
 const jobsOf = ({ identifier }, state) => link(jobsPath(`task:${quote(identifier)}${state ? ` state:${state}` : ""}`));
 const enqueuing = ({ identifier }) =>
   ({ icon: "enqueue", disabledReason: whyNot("enqueue"), href: link(`enqueue?task=${encodeURIComponent(identifier)}`) });
@@ -41,8 +41,9 @@ export default function Tasks({ params: { name } }) {
   const result = useLive("/tasks");
   const find = ({ tasks }) => html`<${Task} key=${name} name=${name} task=${tasks.find((task) => task.identifier === name)} />`;
   if (name) return html`<${Loaded} result=${result}>${find}<//>`;
+  const columns = column.withoutRare(COLUMNS, (state) => result.data?.tasks.some((task) => task.counts[state]));
   return html`<${Page} title="Tasks" hint="Only Python workers obey the pause of a task. Pause a queue to hold all runtimes.">
-    <${List} result=${result} rows="tasks" label="Tasks" columns=${COLUMNS} keyOf=${(task) => task.identifier} icon="tasks"
+    <${List} result=${result} rows="tasks" label="Tasks" columns=${columns} keyOf=${(task) => task.identifier} icon="tasks"
       empty=${["No tasks", "A task appears here with its first job, or when a worker that serves it starts."]} /><//>`;
 }
 

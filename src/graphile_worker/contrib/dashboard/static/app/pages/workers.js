@@ -3,40 +3,31 @@ import { html } from "../lib.js";
 import { count, plural } from "../format.js";
 import { useLive } from "../live.js";
 import { link } from "../router.js";
-import { whyNot } from "../state.js";
-import { Button, List, Notice, Page, Panel, TaskLink, act, column, confirmAction } from "../ui/index.js";
+import { texts, whyNot } from "../state.js";
+import { Button, List, Notice, Page, Panel, TaskLink, WorkerLink, act, column } from "../ui/index.js";
 
 export const title = "Workers";
 
 const ORDER = ["dead", "unknown", "alive"];
-const HELP = {
-  dead: "Its last heartbeat is older than two leases. Its jobs run again on another worker, and its queues are released.",
-  alive: "This worker is alive. If it still runs its jobs, they run twice. Shut it down gracefully instead where you can.",
-  unknown: "This worker sends no heartbeats. If it still runs its jobs, they run twice. Make sure that its process has ended.",
-};
 
 /** Releases what dead workers hold. For a worker that may be alive, the user types its id. */
 export function RecoverButton({ ids, health = "dead", children = "Recover…" }) {
   const isDead = health === "dead";
-  const recover = async () => {
-    const name = ids.length === 1 ? ids[0] : plural(ids.length, "dead worker");
-    const question = { title: `Recover the jobs of ${name}?`, text: HELP[health], danger: true, action: "Recover", typed: isDead ? null : ids[0] };
-    if (!(await confirmAction(question))) return;
-    await act("/workers/recover", isDead ? { ids } : { ids, force: true, confirm: ids[0] }, ({ jobs, queues, rejected }) =>
-      [`Released ${plural(jobs, "job")} and ${plural(queues, "queue")}.`, ...rejected.map(({ id, why }) => `${id}: ${why}`)].join(" "));
-  };
-  return html`<${Button} kind=${isDead ? "danger" : "quiet"} disabledReason=${whyNot("recover")} onClick=${recover}>${children}<//>`;
+  const name = ids.length === 1 ? ids[0] : plural(ids.length, "dead worker");
+  const typed = isDead ? null : ids[0];
+  const question = { title: `Recover the jobs of ${name}?`, text: texts.value.recover[health], danger: true, action: "Recover", typed };
+  return html`<${Button} kind=${isDead ? "danger" : "quiet"} disabledReason=${whyNot("recover")}
+    onClick=${() => act("/workers/recover", { ids, force: !isDead, confirm: typed }, question)}>${children}<//>`;
 }
 
 const join = (parts, separator = " / ") => parts.filter(Boolean).join(separator);
+const describe = ({ runtime, version, host, pid }) => join([join([runtime, version], " "), host && `on ${host}`, pid && `process ${pid}`], ", ");
 const holds = ({ jobs, queues }) => join([jobs && plural(jobs, "job"), queues && plural(queues, "queue")], ", ");
 
 const COLUMNS = [
-  column.worker("id", "Worker", { card: "lead" }),
+  column.worker("id", "Worker", { card: "lead", render: ({ id, ...worker }) => html`<${WorkerLink} id=${id} />
+    <div class="muted small">${describe(worker)}</div>` }),
   column.state("health", "Health", { sort: ({ health }) => ORDER.indexOf(health) }),
-  column.text("runtime", "Runtime"),
-  column.text("host", "Host / process", { render: ({ host, pid }) => join([host, pid]) }),
-  column.text("version", "Version"),
   column.number("jobs", "Slots", { render: ({ jobs, concurrency }) => join([count(jobs), concurrency]) }),
   column.duration("seconds_since_heartbeat", "Last heartbeat"),
   { key: "holds", label: "Holds", render: holds },

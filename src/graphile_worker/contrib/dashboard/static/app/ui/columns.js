@@ -19,5 +19,8 @@ export const job = column((value) => html`<${JobLink} id=${value} />`);
 export const task = column((value) => html`<${TaskLink} id=${value} />`);
 export const worker = column((value) => html`<${WorkerLink} id=${value} />`);
 
+/** Columns by state without those of rare states that no row has, by `isUsed(state)`. */
+export const withoutRare = (columns, isUsed) => columns.filter(({ key }) => !["waiting", "stale"].includes(key) || isUsed(key));
+
 /** The column of buttons. */
 export const actions = (render) => ({ key: "actions", label: "", card: "actions", render: (row) => html`<div class="actions">${render(row)}</div>` });

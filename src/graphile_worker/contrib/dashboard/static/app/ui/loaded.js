@@ -1,26 +1,18 @@
 /** What a page shows while its data loads, when it is missing, and when it is old. */
 import { html } from "../lib.js";
-import { sentence } from "../format.js";
+import { isOutage } from "../api.js";
 import { setQuery } from "../router.js";
 import { session } from "../state.js";
-import { isOutage } from "../strings.js";
 import { Button } from "./button.js";
 import { Code } from "./code.js";
 import { Empty, Loading, Notice } from "./page.js";
 import { Table } from "./table.js";
 
-const TITLES = {
-  database_unreachable: "The database is unreachable", offline: "The dashboard’s server does not answer",
-  timeout: "The query took too long", forbidden: "You do not have permission to see this",
-  permission_denied: "The database role lacks permissions", rows_hidden: "Row-level security hides the jobs",
-  schema_missing: "Graphile Worker is not installed here", not_found: "Not found",
-};
-
 /** An error in the place of data. */
 export function Problem({ error, onRetry }) {
   const install = error.code === "schema_missing" && `graphile-worker migrate --schema ${session.value?.schema}`;
   const code = error.problem?.sql ?? install;
-  return html`<${Empty} icon="stale" title=${TITLES[error.code] ?? "This cannot be shown now"}><p>${sentence(error.detail)}</p>
+  return html`<${Empty} icon="stale" title=${error.title}><p>${error.detail}</p>
     ${code && html`<${Code} text=${code} copy />`}${onRetry && html`<p><${Button} onClick=${onRetry}>Try again<//></p>`}<//>`;
 }
 
@@ -30,7 +22,7 @@ export function Loaded({ result: { data, error, reload }, children }) {
   // The banner of the shell reports outages, and the filter its own mistakes.
   const isShown = error && !isOutage(error) && error.code !== "bad_filter";
   return html`${isShown && html`<${Notice} kind="warn" actions=${html`<${Button} onClick=${reload}>Try again<//>`}>
-    <strong>${TITLES[error.code] ?? "The data below is old"}.</strong> ${sentence(error.detail)}<//>`}${children(data)}`;
+    <strong>${error.title}.</strong> ${error.detail}<//>`}${children(data)}`;
 }
 
 /**

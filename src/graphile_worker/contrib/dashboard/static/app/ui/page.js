@@ -1,6 +1,7 @@
 /** The frame of a page and its parts. */
 import { html, useRef } from "../lib.js";
 import { Icon } from "./icon.js";
+import { Spark } from "./values.js";
 
 const optional = (content, name) => content && html`<div class=${name}>${content}</div>`;
 const head = (name, title, { hint, actions }) =>
@@ -32,9 +33,10 @@ export const Facts = ({ facts, class: more = "" }) =>
 /** The facts of a row, by the labels of its columns. */
 export const factsOf = (columns, row) => Object.fromEntries(columns.map(({ label, render }) => [label, label && render(row)]));
 
-/** A figure, in a list of the class "stats". */
-export const Stat = ({ label, value, note, href }) => html`<${href ? "a" : "div"} class="stat" href=${href}>
-  <span class="stat-label">${label}</span><span class="stat-value">${value}</span>${note && html`<span class="stat-note">${note}</span>`}<//>`;
+/** A figure, in a list of the class "stats". The label of its `values` over time is `spark`. */
+export const Stat = ({ label, value, note, href, tone = "", values = [], spark }) => html`<${href ? "a" : "div"} class="stat" href=${href}>
+  <span class="stat-label">${label}</span><span class=${`stat-value ${tone}`}>${value}</span>
+  ${values.length > 1 && html`<${Spark} values=${values} label=${spark} />`}${note && html`<span class="stat-note">${note}</span>`}<//>`;
 
 /** A choice among `{value, label}`. */
 export function Tabs({ items, value, onChange, label, kind }) {

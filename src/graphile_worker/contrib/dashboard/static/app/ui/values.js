@@ -2,17 +2,16 @@
 import { html } from "../lib.js";
 import { ago, approx, time } from "../format.js";
 import { link } from "../router.js";
-import { STATES } from "../strings.js";
+import { texts } from "../state.js";
 import { Icon } from "./icon.js";
 
-const HELP = Object.fromEntries(STATES.map(([state, , help]) => [state, help]));
 const WORDS = { stale: "Stale lock", ok: "On time" };
 
 export const stateWord = (state) => WORDS[state] ?? state.replace(/^./, (letter) => letter.toUpperCase());
 
 /** A state as an icon, a word and a color. */
 export const State = ({ state, word = stateWord(state) }) =>
-  html`<span class="state" data-state=${state} title=${HELP[state]}><${Icon} name=${state} />${word}</span>`;
+  html`<span class="state" data-state=${state} title=${texts.value.states.find(({ name }) => name === state)?.help}><${Icon} name=${state} />${word}</span>`;
 
 /** A time by the database's clock: "ago", "at" or "both", with the other form as its title. */
 export function Time({ at, kind = "ago", isEstimate }) {

@@ -1,0 +1,141 @@
+"""Plans that insert jobs without the functions of the shared schema, to the same effect.
+
+The functions add_job and add_jobs plan their statements in every call, which takes most of the
+time of an add. Jobs without a key can be inserted by statements whose plans PostgreSQL keeps. These
+statements need no privilege that the functions do not need, as long as the functions run with the
+privileges of their caller. An error would abort the transaction of a caller, so that is known
+before. The statements themselves notice when a function or the table changes.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries import jobs as sql
+from graphile_worker._sql.queries.jobs import MICROSECOND, AddingState, InsertedJobs
+from graphile_worker._sql.queries.migrations import (
+    LATEST_LEVEL,
+    has_levels_above,
+    is_known_body,
+)
+from graphile_worker._sql.query import Plan
+from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, get_sqlstate
+from graphile_worker.jobs import EPOCH, Job, JobSpec, parse_microseconds
+
+DEFAULT_MAX_ATTEMPTS = 25
+
+
+@dataclass(slots=True)
+class DirectInserts:
+    """Whether jobs can be inserted directly, for one pool or for one source of connections.
+
+    The functions add the first jobs, so that a program that adds once needs no inspection.
+    """
+
+    is_callers: bool = False
+    """Whether the connections belong to the caller, whose transaction an error would abort."""
+    _has_added: bool = field(default=False, init=False)
+    _is_inspected: bool = field(default=False, init=False)
+    _version: str | None = field(default=None, init=False)
+
+    def plan_insert(
+        self, specs: Sequence[JobSpec], payloads: Sequence[str | None], schemas: Schemas
+    ) -> Plan[list[Job] | None]:
+        """Insert the jobs. None if the functions must add them."""
+        if any(spec.job_key is not None for spec in specs):
+            return None
+        version = yield from self._plan_get_version(schemas)
+        if version is None:
+            return None
+        if len(specs) == 1:
+            query = sql.insert_job(specs[0], payloads[0], version)
+        else:
+            query = sql.insert_jobs(specs, payloads, version)
+        try:
+            inserted: InsertedJobs = yield query
+        except Exception as error:
+            if get_sqlstate(error) != INSUFFICIENT_PRIVILEGE:
+                raise
+            # The functions may run with the privileges of their owner since the inspection.
+            self._forget()
+            if self.is_callers:
+                raise
+            return None
+        if not inserted.is_current:
+            self._forget()
+        return build_jobs(inserted, specs, payloads) if inserted.ids else None
+
+    def _plan_get_version(self, schemas: Schemas) -> Plan[str | None]:
+        if not self._has_added:
+            self._has_added = True
+        elif not self._is_inspected:
+            self._version = yield from plan_inspect(schemas)
+            self._is_inspected = True
+        return self._version
+
+    def _forget(self) -> None:
+        self._has_added, self._is_inspected, self._version = False, False, None
+
+
+def plan_inspect(schemas: Schemas) -> Plan[str | None]:
+    """Return the version for insert_job and insert_jobs. None if they could differ in effect."""
+    state: AddingState | None = yield sql.inspect_adding(schemas)
+    if state is None or not state.is_plain or not state.can_read_ledger:
+        return None
+    bodies = {"add_job": state.add_job_body, "add_jobs": state.add_jobs_body}
+    if not all(is_known_body(name, body, schemas) for name, body in bodies.items()):
+        return None
+    is_newer: bool = yield has_levels_above(LATEST_LEVEL)
+    return None if is_newer else state.version
+
+
+def build_jobs(
+    inserted: InsertedJobs, specs: Sequence[JobSpec], payloads: Sequence[str | None]
+) -> list[Job]:
+    """Build the jobs of these specs as their rows are."""
+    now = inserted.now
+    get_text = str.__str__  # of the plain class, because an Enum of str prints its own name
+    return [
+        Job(
+            job_id,
+            get_text(spec.identifier),
+            None if spec.queue_name is None else get_text(spec.queue_name),
+            "{}" if payload is None else payload,
+            0 if spec.priority is None else +spec.priority,
+            None if spec.run_at is None else _encode_run_at(spec.run_at, now),
+            0,
+            DEFAULT_MAX_ATTEMPTS if spec.max_attempts is None else +spec.max_attempts,
+            None,
+            now,
+            None,
+            None,
+            None,
+            None,
+            0,
+            _encode_flags(spec.flags) if spec.flags else None,
+        )
+        for job_id, spec, payload in zip(inserted.ids, specs, payloads, strict=True)
+    ]
+
+
+def compute_run_at(when: datetime | timedelta | None, now: int) -> int:
+    """Return the time of a job, in microseconds since 1970, as the database computes it."""
+    if isinstance(when, datetime):
+        return (when - EPOCH) // MICROSECOND
+    if isinstance(when, timedelta):
+        return now + when // MICROSECOND
+    return now
+
+
+def _encode_run_at(when: datetime | timedelta, now: str) -> str:
+    microseconds = compute_run_at(when, parse_microseconds(now))
+    seconds, rest = divmod(abs(microseconds), 1_000_000)
+    return f"{'-' if microseconds < 0 else ''}{seconds}.{rest:06}"
+
+
+def _encode_flags(flags: Iterable[str]) -> str:
+    # jsonb orders keys by their length in bytes, then by their bytes.
+    ordered = sorted(set(flags), key=lambda flag: (len(flag.encode()), flag.encode()))
+    return json.dumps(dict.fromkeys(ordered, True), ensure_ascii=False)
