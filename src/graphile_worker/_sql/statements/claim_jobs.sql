@@ -23,7 +23,8 @@ near_fails as (
       ) < max_jobs
     end as yes
   from params
-), soonest_end as (
+), soonest_end as materialized (
+  -- Once, not for each job that is claimed.
   select priority, run_at
   from soonest
   where (select yes from near_fails)

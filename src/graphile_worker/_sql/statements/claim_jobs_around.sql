@@ -17,8 +17,8 @@ first_jobs as (
     limit 2550
   ) as job
   limit (select few from params)
-), first_jobs_end as (
-  -- Without a row, these are all jobs.
+), first_jobs_end as materialized (
+  -- Once, not for each candidate. Without a row, these are all jobs.
   select priority, run_at
   from first_jobs
   offset (select few - 1 from params)
