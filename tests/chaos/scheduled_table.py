@@ -223,9 +223,9 @@ class TableOfJobs:
             if len(taken) < limit and (queue is None or queue not in seen):
                 seen |= set() if queue is None else {queue}
                 taken.append(self._claim(row, pool, now))
-        if way == "claim_plain_jobs":
+        if way in ("claim_plain_jobs", "claim_soonest_jobs"):
             # The server searched for no time at all.
-            taken = [(*each, "0", due) for each in taken]
+            taken = [(*each, due, "0") for each in taken]
         if way == "claim_jobs":
             taken = [(*each, "0", False) for each in taken]
         return taken

@@ -183,11 +183,22 @@ def test_a_claim_reports_whether_another_job_is_ready(pool, client, sql):
         sql.run("truncate :schema._private_jobs, :schema._private_job_queues cascade")
         prepare(client, sql)
 
-        claimed = pool.claim_by(claim_plain_jobs, **options)
+        for way in (claim_plain_jobs, claim_soonest_jobs):
+            claimed = pool.claim_by(way, **options)
 
-        assert claimed, name
+            assert claimed, name
+            assert claimed[0].is_all_ready is is_all, name
+            assert not any(each.is_all_ready for each in claimed[1:]), name
+            pool.release(*claimed)
+
+
+def test_a_claim_of_a_named_queue_reports_whether_another_job_is_ready(pool, client):
+    for name, is_all in (("first", True), ("second", False), ("second", False)):
+        client.add_job("task", queue_name=name)
+        claimed = pool.claim_by(claim_soonest_jobs, 1)
+
         assert claimed[0].is_all_ready is is_all, name
-        assert not any(each.is_all_ready for each in claimed[1:]), name
+        pool.release(*claimed)
 
 
 def test_a_job_that_is_ready_within_20_ms_is_not_left_to_the_next_poll(pool, client):
@@ -195,9 +206,10 @@ def test_a_job_that_is_ready_within_20_ms_is_not_left_to_the_next_poll(pool, cli
     client.add_job("task", run_at=now - HOUR)
     client.add_job("task", run_at=now + timedelta(milliseconds=15))
 
-    (claimed,) = pool.claim_by(claim_plain_jobs, 24, now=now)
-
-    assert not claimed.is_all_ready
+    for way in (claim_plain_jobs, claim_soonest_jobs):
+        (claimed,) = pool.claim_by(way, 24, now=now)
+        assert not claimed.is_all_ready
+        pool.release(claimed)
 
 
 def test_a_job_that_another_session_has_locked_may_be_ready_soon(pool, client, sql):

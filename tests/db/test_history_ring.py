@@ -150,6 +150,7 @@ def ring(database: TestDatabase, sql: Sql) -> Iterator[Ring]:
         yield Ring(sql, processes, threads)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_young_is_lost_and_nothing_old_remains(ring: Ring, seed: int):
     """Writes, changes of the time to keep, pauses and rotations in any order."""

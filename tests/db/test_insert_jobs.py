@@ -391,6 +391,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "an overload": ("create function :schema.add_job(name text) returns int return 1",),
     "a setting of a function": ("alter function :schema.add_job set work_mem = '8MB'",),
     "the privileges of the owner": SECURITY_DEFINER,
+    "a session without nulls in arrays": ("set local array_nulls = off",),
 }
 
 
@@ -499,6 +500,19 @@ async def test_a_role_with_policies_inserts_directly(kind, database, role, sql, 
         # The function raises the same error.
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             await client.add_job("task")
+
+
+async def test_a_role_that_cannot_read_the_catalog_calls_the_functions(
+    kind, database, role, sql, statements
+):
+    grant(sql, role, INVOKER_PRIVILEGES)
+    sql.run("revoke select on pg_catalog.pg_trigger from public")
+    restricted = SimpleNamespace(dsn=as_role(database, role), schema=database.schema)
+
+    async with open_client(kind, restricted) as client:
+        sent = [await send(client, statements) for _ in range(4)]
+
+    assert sent == [BY_FUNCTION, ["inspect_adding", "add_job"], BY_FUNCTION, BY_FUNCTION]
 
 
 async def test_privileges_that_a_role_loses_are_noticed(kind, database, role, sql, statements):

@@ -105,7 +105,7 @@ def test_counters_of_killed_processes_stay_and_their_gauges_vanish(folder, sql):
     port = free_port()
     parent = folder.worker("--health-port", str(port), "--processes", str(PROCESSES), "--jobs", "2")
     eventually(lambda: scrape(port).sum("processes") == PROCESSES, "all processes report")
-    assert scrape(port).sum("concurrency") == 2 * PROCESSES
+    eventually(lambda: scrape(port).sum("concurrency") == 2 * PROCESSES, "all workers report")
     sql.run("select :schema.add_job('work') from generate_series(1, 100)")
     wait_for_finished(port, 100)
 
@@ -122,7 +122,7 @@ def test_counters_of_killed_processes_stay_and_their_gauges_vanish(folder, sql):
             )
 
     assert watch.decreased == {}
-    assert scrape(port).sum("concurrency") == 2 * PROCESSES
+    eventually(lambda: scrape(port).sum("concurrency") == 2 * PROCESSES, "all workers report")
     assert parent.stop() == 0
 
 

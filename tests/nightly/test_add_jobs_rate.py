@@ -4,14 +4,18 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from graphile_worker import JobSpec, sync
+from graphile_worker._db.database import run_plan_sync
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._payloads import encode
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.add import encode_specs
+from graphile_worker._sql.plans.add import encode_specs, plan_add_jobs
+from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.render import ParameterStyle, render
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
@@ -19,6 +23,9 @@ from tests.support.tools import client_program
 
 JOBS = 100_000
 ROUNDS = 5
+
+BATCH = 1_000
+MAX_CPU_MICROSECONDS = 8
 
 
 @pytest.mark.serial
@@ -43,6 +50,35 @@ def test_a_hundred_thousand_jobs_are_added_at_half_the_rate_of_psql_or_better(
     ratio = statistics.median(theirs) / statistics.median(ours)
     figure(f"add_jobs of {JOBS} specs: {ratio:.2f} of psql's rate")
     assert ratio >= 0.5
+
+
+@pytest.mark.serial
+@pytest.mark.feature("F57")
+def test_a_batch_takes_at_most_8_microseconds_of_cpu_per_job_in_python(
+    database: TestDatabase, figure: Callable[[str], None]
+):
+    schemas, inserts = Schemas.from_names(database.schema), DirectInserts()
+    specs = [JobSpec("resize", {"image": number}) for number in range(BATCH)]
+    rows = [(True, "{" + ",".join(map(str, range(BATCH))) + "}", "1700000000.000000")]
+
+    def plan():
+        return plan_add_jobs(specs, schemas, max_bytes=None, all_or_nothing=True, inserts=inserts)
+
+    with closing(SyncPsycopgDatabase(database.dsn, schemas)) as connections:
+        for _ in range(2):
+            run_plan_sync(connections, plan())
+    taken = []
+    for _ in range(100):
+        start = time.process_time()
+        adding = plan()
+        query = next(adding)
+        with pytest.raises(StopIteration):
+            adding.send(query.read(rows))
+        taken.append(time.process_time() - start)
+
+    microseconds = min(taken) / BATCH * 1e6
+    figure(f"add_jobs of {BATCH} specs: {microseconds:.1f} µs of CPU per job in Python")
+    assert microseconds <= MAX_CPU_MICROSECONDS
 
 
 def _seconds(action, sql: Sql) -> float:

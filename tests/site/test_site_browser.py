@@ -112,7 +112,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.mark.single_version
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(size(gate=300, nightly=1200))
 def test_nothing_overlaps_and_code_can_be_read(open_page, address, site: Site, figure):
     page = open_page()
     complaints: list[str] = []

@@ -196,6 +196,7 @@ SUSPECT_STEP = size(gate=4, nightly=1)
 
 @pytest.mark.feature("F268")
 @pytest.mark.single_version
+@pytest.mark.timeout(HANG_TIMEOUT_SECONDS)
 def test_a_payload_with_repetitions_is_parsed_within_a_second(
     figure: Callable[[str], None],
 ) -> None:

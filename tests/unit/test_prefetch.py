@@ -12,6 +12,7 @@ from graphile_worker._worker.sources.buffer import FIRST_FETCH_LIMIT
 from graphile_worker._worker.sources.prefetch import (
     BUFFER_SECONDS,
     MAX_FETCH,
+    SHORT_FETCH_POLL_SECONDS,
     PrefetchSource,
     PrefetchTimings,
     ThroughputEstimate,
@@ -634,6 +635,22 @@ async def test_a_named_queue_that_is_freed_during_a_fetch_causes_another(scene):
         await it.finish_fetch()
 
         assert get_results(waiting_tasks) == [1, 2]
+
+
+async def test_after_the_end_of_a_job_that_may_run_again_a_fetch_follows_soon(scene):
+    async with scene() as it:
+        it.claimer.knows_all_ready = True
+        it.ready(1)
+        waiting_tasks = await it.wait_for_jobs("a", "b")
+
+        it.source.forget(it.claimer.claimed_jobs[1], may_run_again=True)
+        it.ready(1)
+        await it.advance_clock(SHORT_FETCH_POLL_SECONDS / 2)
+        assert get_results(waiting_tasks) == [1, "waits"]
+        await it.advance_clock(SHORT_FETCH_POLL_SECONDS)
+        waiting_tasks += await it.wait_for_jobs("c")
+
+        assert get_results(waiting_tasks) == [1, 1, "waits"]
 
 
 async def test_the_end_of_a_job_without_a_queue_leads_to_no_fetch(scene):

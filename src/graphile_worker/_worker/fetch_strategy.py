@@ -219,7 +219,7 @@ class JobFetcher:
         if strategy is FetchStrategy.PLAIN:
             return
         self._count_plain_hits(claimed_jobs, is_cheaper=is_cheaper)
-        if _is_short(claimed_jobs, limit):
+        if _is_short(claimed_jobs, limit) and not claimed_jobs[0].is_all_ready:
             # After the jobs of a few queues there may be others.
             self._last_short_count = len(claimed_jobs)
             self._next_full_scan_at = min(

@@ -40,6 +40,10 @@ from graphile_worker.tasks import Task
 RELEASE_TIMEOUT_SECONDS = 5.0
 
 
+# After these a job may be ready again soon.
+RETRYING_OUTCOMES = (Failed, Snoozed, Interrupted)
+
+
 class Worker:
     """Runs one job at a time. `claimed` is the job until its outcome is written."""
 
@@ -152,7 +156,7 @@ class Worker:
     def _on_written(
         self, context: Context, seconds: float, outcome: Outcome, is_still_owned: bool
     ) -> None:
-        self._source.forget(context.claimed)
+        self._source.forget(context.claimed, may_run_again=type(outcome) in RETRYING_OUTCOMES)
         # Not earlier: if this process dies before the write, the job counts as running.
         self._start_guard.forget(context.claimed)
         cell = context.metrics_cell

@@ -51,6 +51,8 @@ insert into :schema._private_known_crontabs (identifier, known_since, last_execu
 values ('nightly', now(), now())
 """
 
+RELEASED = "Released 1 job and 1 queue."
+
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
 
 
@@ -172,6 +174,7 @@ def check_in_browser(browser: Browser, board: Board, job: int, worker: str) -> N
         page.goto(f"{board.url}history")
         expect(page.locator("main")).to_contain_text("Turn on history")
         page.goto(f"{board.url}audit")
+        expect(page.locator("main")).to_contain_text("The companion schema is not installed")
         expect(page.locator("main")).to_contain_text("graphile-worker migrate")
         page.goto(f"{board.url}jobs/{job}")
         page.get_by_role("button", name="Retry", exact=True).click()
@@ -250,7 +253,7 @@ def test_a_queue_of_node_workers_is_shown_and_operated(
         # The worker dies while it holds a queue.
         node.kill()
         dead = {"ids": [worker], "force": True, "confirm": worker}
-        assert caller.post("workers/recover", dead) == {"jobs": 1, "queues": 1, "rejected": []}
+        assert caller.post("workers/recover", dead)["sentence"] == RELEASED
         assert read_queue_lock(sql) is None
     assert not has_companion(sql)
 
@@ -283,7 +286,7 @@ def test_a_queue_of_rust_workers_is_shown_and_operated(
             sql.run(
                 "update :schema._private_workers set last_heartbeat_at = now() - '1 day'::interval"
             )
-            recovered = caller.post("workers/recover", {"ids": [RUST_WORKER]})
-            assert recovered == {"jobs": 1, "queues": 1, "rejected": []}
+            dead = {"ids": [RUST_WORKER]}
+            assert caller.post("workers/recover", dead)["sentence"] == RELEASED
             assert read_queue_lock(sql) is None
         assert not has_companion(sql)

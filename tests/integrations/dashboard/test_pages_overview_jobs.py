@@ -340,6 +340,34 @@ def test_jobs_can_be_found_chosen_and_retried_by_keyboard(
     assert jobs.value("select count(*) from :schema._private_jobs where attempts = 0") == 2
 
 
+def test_the_palette_goes_to_pages_jobs_tasks_and_queues_by_keyboard(
+    browser: Browser, board: Board, jobs: Sql
+) -> None:
+    (job,) = add_jobs(jobs, "send_email", queue_name="'billing'")
+    lock_queue(jobs, "billing", job, hours=1)
+    with open_page(browser, board) as page:
+        # Names come from the last snapshot.
+        expect(get_stat(page, "Running")).to_contain_text("1")
+        for typed, option, title in (
+            ("err", "Errors", "Errors"),
+            (f"job {job}", f"Job {job}", f"#{job}"),
+            ("SEND", "send_email", "send_email"),
+            ("bil", "billing", "Queues"),
+        ):
+            page.keyboard.press("Control+k")
+            expect(get_dialog(page).get_by_role("combobox")).to_be_focused()
+            page.keyboard.type(typed)
+            expect(page.get_by_role("option", selected=True)).to_contain_text(option)
+            page.keyboard.press("Enter")
+            expect(page.locator("h1")).to_contain_text(title)
+            expect(get_dialog(page)).to_have_count(0)
+        page.get_by_role("button", name="Go to").press("Enter")
+        page.keyboard.type("cro")
+        assert find_violations(page) == []
+        page.keyboard.press("Escape")
+        expect(get_dialog(page)).to_have_count(0)
+
+
 def test_the_columns_of_jobs_are_chosen_by_keyboard_and_kept_by_the_browser(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:

@@ -20,6 +20,7 @@ from graphile_worker.contrib.dashboard._api import ApiRoute, Problem
 from graphile_worker.contrib.dashboard._bulk_runs import get_bulk_runs
 from graphile_worker.contrib.dashboard._resources import (
     ROUTES,
+    completions,
     history,
     overview,
     session,
@@ -270,6 +271,48 @@ def test_a_search_by_ids_or_keys_reads_the_whole_table(desk):
     assert desk.admin.get("jobs", q="key:a*")["newest"] == 200_000
     assert desk.admin.get("jobs", q="-key:a")["newest"] == 200_000
     assert desk.admin.get("jobs", newest="all")["newest"] is None
+
+
+def wait_for_task(desk: Desk, name: str) -> None:
+    """Wait until the last snapshot has the jobs of a task."""
+
+    def is_counted() -> bool:
+        tasks = {each["identifier"]: each for each in desk.admin.get("tasks")["tasks"]}
+        return name in tasks and any(tasks[name]["counts"].values())
+
+    desk.wait_for(is_counted)
+
+
+def test_filters_are_completed_by_fields_names_and_values():
+    names = {"task": ["mail", "send email"], "queue": ["mail"], "worker": []}
+    cases = {
+        "tas": "task:",
+        "pay": "payload.",
+        "state:failed -task:mai": "state:failed -task:mail ",
+        "state:rea": "state:ready ",
+        "state:failed,rea": "state:failed,ready ",
+        "SEND": 'task:"send email" ',
+        'task:"send e': 'task:"send email" ',
+        "queue:ma": "queue:mail ",
+    }
+    for text, completed in cases.items():
+        assert next(completions.complete_filter(text, names))["text"] == completed
+    assert len(list(completions.complete_filter("", names))) > 10
+    for text in ("m", "nothing:", 'state:ready"', "task:mail ", "task:mail"):
+        options = completions.complete_filter(text, names)
+        assert "mail" not in [each["label"] for each in options]
+
+
+def test_places_are_jobs_tasks_and_queues_by_name(desk):
+    desk.table.add_job("a/b")
+    wait_for_task(desk, "a/b")
+
+    def find(text: str) -> list[str]:
+        return [each["text"] for each in desk.admin.get("places", q=text)["options"]]
+
+    assert "tasks/a%2Fb" in find("")
+    assert find("Job 17")[0] == find("17")[0] == find("#17")[0] == "jobs/17"
+    assert find("A/") == ["tasks/a%2Fb", "queues?q=A%2F", "jobs?q=A%2F"]
 
 
 def test_a_mistake_in_a_filter_has_its_position(desk):

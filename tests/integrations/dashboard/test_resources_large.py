@@ -8,15 +8,21 @@ import pytest
 from tests.support.dashboard import open_dashboard
 from tests.support.sql import Sql
 
-pytestmark = [pytest.mark.nightly, pytest.mark.single_version, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.serial,
+    pytest.mark.single_version,
+    pytest.mark.timeout(900),
+]
 
 JOBS = 1_000_000
 QUEUES = 5_000
 TASKS = 300
 OUTCOMES = 700_000
 
-# An answer must come within this time on the busiest machine. The figure is what counts.
-MAX_SECONDS = 10.0
+# The first data of a page, and any other answer. A search may take its time limit, twice.
+FIRST_DATA_SECONDS = 1.0
+MAX_SECONDS = 5.0
 
 INSERT_TASKS = """
 insert into :schema._private_tasks (identifier)
@@ -59,25 +65,29 @@ select
 from :ext_schema.history, generate_series(1, $1::int) as number
 cross join lateral (select now() - interval '7 days' * (number::float8 / $1) as end_at) as times
 """
-PATHS = (
+# What each page asks for when it opens.
+PAGE_PATHS = (
     "jobs",
-    "jobs?q=task:task_7 state:failed",
-    "jobs?q=payload.user.id:42",
     "jobs/count",
-    "jobs/count?q=state:failed",
     "jobs/4711",
     "errors",
     "queues",
-    "queues?q=7",
     "tasks",
     "workers",
     "cron",
     "history/series?range=1h",
-    "history/series?range=24h",
-    "history/series?range=7d",
     "history/outcomes",
     "audit",
     "completions",
+)
+SEARCH_PATHS = (
+    "jobs?q=task:task_7 state:failed",
+    "jobs?q=payload.user.id:42",
+    "jobs/count?q=state:failed",
+    "queues?q=7",
+    "history/series?range=24h",
+    "history/series?range=7d",
+    "diagnosis",
 )
 
 
@@ -92,12 +102,13 @@ def test_each_answer_comes_soon_on_a_large_queue(database, figure):
     with open_dashboard(database) as board:
         admin = board.sign_in()
         admin.get("overview")
-        for path in PATHS:
+        for path in (*PAGE_PATHS, *SEARCH_PATHS):
             started = time.monotonic()
             response = admin.request("GET", path)
             seconds = time.monotonic() - started
             assert response.status_code == 200, f"{path}: {response.text}"
-            assert seconds < MAX_SECONDS
+            limit = FIRST_DATA_SECONDS if path in PAGE_PATHS else MAX_SECONDS
+            assert seconds < limit, f"{path}: {seconds:.2f} s"
             figure(f"{path}: {seconds * 1000:.0f} ms at {JOBS:,} jobs and {QUEUES:,} queues")
 
 
@@ -114,7 +125,11 @@ def test_a_bulk_retry_of_many_jobs_reports_its_progress(database, figure):
             preview = admin.post("bulk/preview", body)
             problem = admin.request("POST", "bulk", {"token": preview["token"]}).json()
             assert (preview["is_capped"], problem["code"]) == (True, "too_many_jobs")
-            sql.run("delete from :schema._private_jobs where id > $1", 100_000)
+            sql.run(
+                "delete from :schema._private_jobs where id in"
+                " (select id from :schema._private_jobs order by id offset $1)",
+                100_000,
+            )
             preview = admin.post("bulk/preview", body)
             run = admin.post("bulk", {"token": preview["token"]})
             seen = set()

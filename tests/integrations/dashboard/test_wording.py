@@ -28,6 +28,7 @@ from graphile_worker.contrib.dashboard._wording import (
     format_rate,
     judge_lateness,
     link_jobs,
+    link_page,
     list_stats,
     write_sentence,
 )
@@ -147,6 +148,7 @@ def test_a_job_is_late_at_the_limits_of_the_diagnosis():
 
 def test_links_name_the_jobs_of_a_figure():
     assert link_jobs(JobState.READY) == "jobs?q=state%3Aready"
+    assert link_page("queues", "a/b") == "queues/a%2Fb"
     assert link_jobs(JobState.READY, task="a b") == "jobs?q=task%3A%22a%20b%22%20state%3Aready"
 
 

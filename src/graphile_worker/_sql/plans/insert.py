@@ -46,20 +46,24 @@ class DirectInserts:
         """Insert the jobs. None if the functions must add them."""
         if any(spec.job_key is not None for spec in specs):
             return None
-        version = yield from self._plan_get_version(schemas)
-        if version is None:
-            return None
-        if len(specs) == 1:
-            query = sql.insert_job(specs[0], payloads[0], version)
-        else:
-            query = sql.insert_jobs(specs, payloads, version)
+        version: str | None = None
         try:
-            inserted: InsertedJobs = yield query
+            version = yield from self._plan_get_version(schemas)
+            if version is None:
+                return None
+            if len(specs) == 1:
+                inserted: InsertedJobs = yield sql.insert_job(specs[0], payloads[0], version)
+            else:
+                inserted = yield sql.insert_jobs(specs, payloads, version)
         except Exception as error:
             if get_sqlstate(error) != INSUFFICIENT_PRIVILEGE:
                 raise
-            # The functions may run with the privileges of their owner since the inspection.
-            self._forget()
+            if version is None:
+                # The catalog is hidden from this role, so it is not inspected again.
+                self._is_inspected = True
+            else:
+                # The functions may run with the privileges of their owner since the inspection.
+                self._forget()
             if self.is_callers:
                 raise
             return None

@@ -38,7 +38,8 @@ class ClaimedJob:
     search_seconds: float = field(default=0.0, compare=False)
     """The search time of the server, for the first job of `claim_plain_jobs` and `claim_jobs`."""
     is_all_ready: bool = field(default=False, compare=False)
-    """Whether no other job was ready, set for the first job of `claim_plain_jobs`."""
+    """Whether no other job was ready, set for the first job of `claim_plain_jobs` and
+    `claim_soonest_jobs`."""
     is_behind_soonest: bool = field(default=False, compare=False)
     """Whether `claim_jobs` found the job behind the soonest jobs, too few of which are ready."""
     unread_bytes: int = 0
@@ -121,7 +122,7 @@ def _build_claim_query(
     search_range = _encode_range(now, since)
     size_limit = min(max_bytes, NO_BYTE_LIMIT)
     args = (pool_id, list(tasks), skip_flags, limit, *search_range, size_limit)
-    read = JOB_READERS.get(statement, _read_claimed_jobs)
+    read = _CLAIM_READERS.get(statement, _read_claimed_jobs)
     return Query(statement, args, lambda rows: read(rows, tasks))
 
 
@@ -310,12 +311,17 @@ def _read_claimed_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 
 
 def _read_plain_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    claimed = _read_soonest_jobs(rows, tasks)
+    if claimed:
+        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 2])
+    return claimed
+
+
+def _read_soonest_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
     claimed = _read_claimed_jobs(rows, tasks)
     if claimed:
-        search_seconds, ready_count = rows[0][JOB_COLUMNS + 1 :]
-        claimed[0].search_seconds = float(search_seconds)
-        # Rows that another session has locked are not claimed, and may be released.
-        claimed[0].is_all_ready = ready_count == len(claimed)
+        # Fewer were claimed if another session has locked some of them.
+        claimed[0].is_all_ready = rows[0][JOB_COLUMNS + 1] == len(claimed)
     return claimed
 
 
@@ -329,7 +335,11 @@ def _read_scanned_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
     return claimed
 
 
-JOB_READERS = {"claim_plain_jobs": _read_plain_jobs, "claim_jobs": _read_scanned_jobs}
+_CLAIM_READERS = {
+    "claim_plain_jobs": _read_plain_jobs,
+    "claim_soonest_jobs": _read_soonest_jobs,
+    "claim_jobs": _read_scanned_jobs,
+}
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:

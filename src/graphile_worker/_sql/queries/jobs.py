@@ -21,7 +21,8 @@ class AddingState:
     version: str
     """The last argument of `insert_job` and `insert_jobs`. It changes with the functions."""
     is_plain: bool
-    """Whether the functions run with their caller's privileges, and no trigger sees inserts."""
+    """Whether the functions run with their caller's privileges, no trigger sees inserts, and the
+    session reads nulls in arrays."""
     add_job_body: str
     add_jobs_body: str
     can_read_ledger: bool

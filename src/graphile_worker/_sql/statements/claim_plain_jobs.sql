@@ -73,14 +73,14 @@ returning
   null::text,
   :claimed_columns,
   jobs.job_queue_id,
+  -- If the search read all jobs: how many are ready, or will be before the next fetch.
+  (
+    select case when seen.seen_count < params.enough and $6::int is null then seen.due_count end
+    from seen, params
+  ),
   -- The seconds that the search took in the server, computed once, for the first row.
   (
     select extract(
       epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()
     )::text
-  ),
-  -- If the search read all jobs: how many are ready, or will be before the next fetch.
-  (
-    select case when seen.seen_count < params.enough and $6::int is null then seen.due_count end
-    from seen, params
   );

@@ -15,4 +15,14 @@ jobs_to_claim as (
   select id, job_queue_id
   from locked_candidates
 ),
-:claim_locked_jobs;
+:claim_locked_jobs,
+  -- If the search read all jobs: how many are ready, or will be before the next fetch.
+  (
+    select case
+        when pg_catalog.count(*) < (select enough from params) and $6::int is null then
+          pg_catalog.count(*) filter (
+            where run_at <= (select claim_time + interval '20 milliseconds' from params)
+          )
+      end
+    from soonest
+  );

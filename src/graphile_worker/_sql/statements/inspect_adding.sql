@@ -1,7 +1,7 @@
 -- Inspect how schema $1 adds jobs. Returns the text for the last parameter of insert_job and
 -- insert_jobs, which changes with the functions; whether they run with the privileges of their
--- caller and the table has no triggers for INSERT (bit 4); their bodies; and whether this role may
--- read the ledger.
+-- caller, the table has no triggers for INSERT (bit 4), and arrays can contain nulls; the bodies of
+-- the functions; and whether this role may read the ledger.
 select
   array[
     one.oid::text,
@@ -13,6 +13,7 @@ select
   not (one.prosecdef or many.prosecdef)
     and one.proconfig is null
     and many.proconfig is null
+    and pg_catalog.current_setting('array_nulls') = 'on'
     -- A trigger may change what is inserted, and then the caller must get the changed job.
     and not exists (
       select

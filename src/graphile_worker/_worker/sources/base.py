@@ -96,7 +96,7 @@ class JobSource(ABC):
         """Return the number of fetched jobs that wait for a worker."""
         return len(self._buffer.jobs)
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         """Forget a job after its outcome was written, which freed its named queue."""
         self._claimer.forget(claimed)
         if claimed.queue_id is not None:

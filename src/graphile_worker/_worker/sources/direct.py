@@ -39,7 +39,7 @@ class DirectSource(JobSource):
             count = 1
         self._missed_wakes += count - self._wake_idle(count)
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         self._claimer.forget(claimed)
         if claimed.queue_id is not None:
             self._freed_queue_ids.add(claimed.queue_id)

@@ -22,7 +22,7 @@ from graphile_worker.hooks import Hooks
 BUFFER_SECONDS = 0.1
 
 # A fetch that brings this many times fewer jobs than requested has brought nearly all. Seconds
-# until the next one, if no job is announced before.
+# until the next one, if no job is announced before. See also claim_plain_jobs.
 SHORT_FETCH_DIVISOR = 8
 SHORT_FETCH_POLL_SECONDS = 0.02
 
@@ -135,8 +135,12 @@ class PrefetchSource(JobSource):
         self._may_have_more = True
         self._changed.set()
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         super().forget(claimed)
+        if may_run_again:
+            # Its delay may be short, and no notification reports its end.
+            self._poll_by(self._clock() + SHORT_FETCH_POLL_SECONDS)
+            self._changed.set()
         # With `once` a pool gets no notification of jobs that the last job added.
         if self._once and not self._claimer.claimed_jobs:
             self.wake()

@@ -108,6 +108,7 @@ PROBLEM_TITLES = {
     "permission_denied": "The database role lacks permissions",
     "rows_hidden": "Row-level security hides the jobs",
     "schema_missing": "Graphile Worker is not installed here",
+    "companion_missing": "The companion schema is not installed",
     "not_found": "Not found",
 }
 

@@ -98,7 +98,13 @@ def link_jobs(*states: JobState, **names: str) -> str:
     job_filter = Filter(tuple(terms))
     if states:
         job_filter = job_filter & filter_by_states(*states)
-    return f"jobs?{urlencode({'q': str(job_filter)}, quote_via=quote)}"
+    return link_page("jobs", q=str(job_filter))
+
+
+def link_page(page: str, name: str | None = None, **query: str) -> str:
+    """Return the path of a page, of what it shows, or of a search on it."""
+    path = page if name is None else f"{page}/{quote(name, safe='')}"
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
 
 
 # The overview

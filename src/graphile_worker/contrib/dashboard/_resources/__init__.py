@@ -4,6 +4,7 @@ from graphile_worker.contrib.dashboard._api import ApiRoute
 from graphile_worker.contrib.dashboard._resources import (
     audit,
     bulk,
+    completions,
     cron,
     diagnosis,
     enqueue,
@@ -23,6 +24,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     *session.ROUTES,
     *overview.ROUTES,
     *jobs.ROUTES,
+    *completions.ROUTES,
     *enqueue.ROUTES,
     *job.ROUTES,
     *errors.ROUTES,

@@ -1,7 +1,6 @@
-"""Jobs: search, count, and what can complete a filter."""
+"""Jobs: search and count."""
 
 import time
-from typing import Any
 
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter
 from graphile_worker.contrib.dashboard._resources._common import (
@@ -12,49 +11,16 @@ from graphile_worker.contrib.dashboard._resources._common import (
     choose_newest,
     get_now,
     get_redactor,
-    get_sample,
     read_filter,
     read_int,
     read_limit,
     show_job,
 )
 from graphile_worker.contrib.dashboard._users import Permission
-from graphile_worker.ops.filters import VALUE_PARSERS
-from graphile_worker.ops.pools import list_served_tasks
 from graphile_worker.ops.search import plan_count_jobs, plan_list_jobs
-from graphile_worker.ops.states import JobState
 
 MAX_PAGE = 200
 MAX_COUNT = 100_000
-MAX_NAMES = 1_000
-
-# What each field of a filter finds, for the completion.
-FIELD_HELP = {
-    "task": "Name of the task; * matches any text.",
-    "queue": "Name of the queue, or none.",
-    "state": "State of the job.",
-    "id": "Id of the job, or a range such as 10..20.",
-    "key": "Job key, or none.",
-    "worker": "Worker that holds the job.",
-    "error": "Part of the last error.",
-    "attempts": "Number of attempts, for example >=3.",
-    "priority": "Priority, for example <0.",
-    "age": "Time since it was due, for example >10m.",
-    "run": "When it is due, for example <1h.",
-    "created": "When it was added, for example >2026-08-01.",
-    "flag": "Flag of the job.",
-    "payload": "Value in the payload, for example payload.user.id:42.",
-}
-FIELD_VALUES: dict[str, list[str]] = {
-    "state": [*JobState],
-    "queue": ["none"],
-    "key": ["none"],
-    "age": [">10m", ">1h", "<1h"],
-    "run": ["<0s", ">0s", "<1h"],
-    "created": [">-10m", ">-1h", ">-1d"],
-    "attempts": [">=1", ">=3"],
-    "priority": ["<0", ">0"],
-}
 
 
 async def list_jobs(request: ApiRequest) -> object:
@@ -109,28 +75,6 @@ async def count_jobs(request: ApiRequest) -> object:
     }
 
 
-async def list_completions(request: ApiRequest) -> object:
-    """List the fields of filters, and names from the last snapshot."""
-    snapshot = (await get_sample(request)).snapshot
-    app = request.service.app
-    tasks = {task.identifier for task in snapshot.tasks} | {*list_served_tasks(snapshot.pools)}
-    if app is not None:
-        tasks |= app.tasks().keys()
-    queues = {queue.name for queue in snapshot.queues}
-    queues |= {job.queue_name for job in snapshot.locked if job.queue_name is not None}
-    fields: list[dict[str, Any]] = [
-        {"name": name, "help": FIELD_HELP.get(name, ""), "values": FIELD_VALUES.get(name, [])}
-        for name in VALUE_PARSERS
-    ]
-    return {
-        "fields": fields,
-        "tasks": sorted(tasks)[:MAX_NAMES],
-        "queues": sorted(queues)[:MAX_NAMES],
-        "workers": sorted(pool.id for pool in snapshot.pools)[:MAX_NAMES],
-        "states": [*JobState],
-    }
-
-
 FILTER_PARAMETERS = (
     Parameter(name="q", help="Filter, in the language of `graphile-worker jobs list`."),
     Parameter(
@@ -172,20 +116,6 @@ ROUTES = (
             "total": 15,
             "is_capped": False,
             "newest": NEWEST_JOBS,
-        },
-    ),
-    ApiRoute(
-        method="GET",
-        path="/completions",
-        permission=Permission.VIEW,
-        handler=list_completions,
-        summary="List fields and names that complete a filter.",
-        answer={
-            "fields": [{"name": "task", "help": FIELD_HELP["task"], "values": []}],
-            "tasks": ["send_email"],
-            "queues": ["invoices"],
-            "workers": ["pypool-0123456789abcdef01"],
-            "states": [*JobState],
         },
     ),
 )

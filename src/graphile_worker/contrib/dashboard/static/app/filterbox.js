@@ -1,33 +1,9 @@
 /** The filter's text field, with completion of fields, names and states. */
 import { html, useEffect, useRef, useState } from "./lib.js";
-import { get } from "./api.js";
-import { quote } from "./router.js";
-import { Button, Icon } from "./ui/index.js";
+import { useLive } from "./live.js";
+import { Button, Combobox, Icon } from "./ui/index.js";
 
-const MAX_OPTIONS = 20;
 const APPLY_MS = 350;
-
-/** Completions of the term at the end of a text: `{text, label, help}`. */
-function complete(text, { fields, tasks, queues, workers, states }) {
-  const term = /(?:^|\s)-?(?:([^\s":]+):(?:(?:"(?:[^"\\]|\\.)*"|[^\s"])*,)?)?("(?:[^"\\]|\\.)*|[^\s"]*)$/.exec(text);
-  if (!term) return [];
-  const [, field, typed] = term;
-  const before = text.slice(0, text.length - typed.length);
-  const wanted = typed.replace(/^"/, "").toLowerCase();
-  const matches = (name) => name.toLowerCase().includes(wanted);
-  if (!field) {
-    const named = fields.filter(({ name }) => name.startsWith(wanted)).map(({ name, help }) => {
-      const label = name === "payload" ? "payload." : `${name}:`;
-      return { text: before + label, label, help };
-    });
-    const found = wanted.length > 1 ? tasks.filter(matches) : [];
-    return [...named, ...found.map((name) => ({ text: `${before}task:${quote(name)} `, label: name, help: "task" }))].slice(0, MAX_OPTIONS);
-  }
-  const known = { task: tasks, queue: queues, worker: workers, state: states }[field] ?? [];
-  const values = new Set([...known, ...(fields.find(({ name }) => name === field)?.values ?? [])]);
-  return [...values].filter((value) => matches(value) && value !== typed).slice(0, MAX_OPTIONS)
-    .map((value) => ({ text: `${before}${quote(value)} `, label: value }));
-}
 
 /**
  * `error` is the ApiError of a filter that cannot be read. `onApply(text, isFinal)` gets the text
@@ -36,11 +12,12 @@ function complete(text, { fields, tasks, queues, workers, states }) {
 export function FilterBox({ value, error, onApply, autoFocus }) {
   const [text, setText] = useState(value);
   const [isOpen, setOpen] = useState(false);
-  const [chosen, setChosen] = useState(-1);
-  const [names, setNames] = useState(null);
-  const input = useRef(null);
+  const root = useRef(null);
   const timer = useRef(0);
   const applied = useRef(value);
+  const { data, isCurrent } = useLive(isOpen ? "/completions" : null, { text }, { isFrozen: true });
+  const options = isOpen && isCurrent ? data.options : [];
+  const getInput = () => root.current.querySelector("input");
 
   useEffect(() => {
     // The URL changed by Back, a link or a tab, not by typing here.
@@ -48,11 +25,10 @@ export function FilterBox({ value, error, onApply, autoFocus }) {
     applied.current = value;
   }, [value]);
   useEffect(() => {
-    if (autoFocus) input.current.focus();
+    if (autoFocus) getInput().focus();
     return () => clearTimeout(timer.current);
   }, []);
 
-  const options = isOpen && names ? complete(text, names) : [];
   function apply(next, isFinal) {
     clearTimeout(timer.current);
     applied.current = next.trim();
@@ -60,52 +36,33 @@ export function FilterBox({ value, error, onApply, autoFocus }) {
   }
   function type(next) {
     setText(next);
-    setChosen(-1);
     setOpen(true);
     clearTimeout(timer.current);
     timer.current = setTimeout(() => apply(next, false), APPLY_MS);
   }
-  function open() {
-    setOpen(true);
-    if (!names) get("/completions").then(setNames, () => {});
-  }
   function clear() {
     setText("");
     apply("", true);
-    input.current.focus();
+    getInput().focus();
   }
-  function onKeyDown(event) {
-    const { key } = event;
-    const step = { ArrowDown: 1, ArrowUp: -1 }[key];
-    if (step && options.length) setChosen((chosen + step + options.length) % options.length);
-    else if ((key === "Enter" || key === "Tab") && options[chosen]) type(options[chosen].text);
-    else if (key === "Enter") {
-      setOpen(false);
-      apply(text, true);
-    } else if (key === "Escape" && options.length) setOpen(false);
-    else if (key === "Escape") input.current.blur();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
+  function onKey(key) {
+    if (key === "Enter") apply(text, true);
+    else if (key === "Escape" && !options.length) getInput().blur();
+    else if (key !== "Escape") return false;
+    setOpen(false);
+    return true;
   }
   const isBad = error?.code === "bad_filter";
   return html`<div>
-    <div class="filter" role="search">
+    <div class="filter" role="search" ref=${root}>
       <${Icon} name="search" />
-      <input ref=${input} class="input mono" data-filter type="text" role="combobox" aria-label="Filter" aria-autocomplete="list"
-        aria-expanded=${options.length > 0} aria-controls="filter-options" aria-activedescendant=${chosen < 0 ? undefined : `filter-option-${chosen}`}
-        aria-invalid=${isBad ? "true" : undefined} aria-describedby="filter-error" autocomplete="off" autocapitalize="off" spellcheck=${false}
-        placeholder="Filter: task:send_email error:timeout age:>10m payload.user_id:42"
-        value=${text} onFocus=${open} onBlur=${() => setOpen(false)} onInput=${(event) => type(event.target.value)} onKeyDown=${onKeyDown} />
+      <${Combobox} name="filter" label="Filter" data-filter value=${text} options=${options} onType=${type} onPick=${(option) => type(option.text)}
+        onKey=${onKey} onFocus=${() => setOpen(true)} onBlur=${() => setOpen(false)}
+        aria-invalid=${isBad ? "true" : undefined} aria-describedby="filter-error"
+        placeholder="Filter: task:send_email error:timeout age:>10m payload.user_id:42" />
       ${text && html`<${Button} kind="quiet" icon="close" label="Clear the filter" onClick=${clear} />`}
-      ${options.length > 0 && html`<ul class="completions" id="filter-options" role="listbox" aria-label="Completions">
-        ${options.map(({ text: completed, label, help }, index) => html`<li key=${completed} id=${`filter-option-${index}`} class="completion"
-          role="option" aria-selected=${index === chosen} onPointerDown=${(event) => (event.preventDefault(), type(completed))}>
-          <span class="mono">${label}</span><span class="muted">${help}</span></li>`)}</ul>`}
     </div>
-    <div id="filter-error" role="alert">
-      ${isBad && html`<p class="error">${error.detail}</p>${pointAt(text, error.problem)}`}
-    </div>
+    <div id="filter-error" role="alert">${isBad && html`<p class="error">${error.detail}</p>${pointAt(text, error.problem)}`}</div>
   </div>`;
 }
 

@@ -30,11 +30,12 @@ export function useShortcuts(title, items) {
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
-  if (event.ctrlKey || event.metaKey || event.altKey || target.closest?.(TYPING)) return;
-  if (shortcuts.value === "off" && key !== "Escape" && key !== "Enter") return;
+  const isControl = event.ctrlKey || event.metaKey;
+  if (event.altKey || (!isControl && target.closest?.(TYPING))) return;
+  if (shortcuts.value === "off" && !isControl && key !== "Escape" && key !== "Enter") return;
   // Enter activates links and buttons.
   if (key === "Enter" && target.closest?.("a, button, summary, input")) return;
-  const keys = prefix + key;
+  const keys = prefix + (isControl ? "Ctrl+" : "") + key;
   prefix = "";
   clearTimeout(prefixTimer);
   const items = shortcutGroups.peek().toReversed().flatMap((group) => group.items);
@@ -42,7 +43,7 @@ document.addEventListener("keydown", (event) => {
   if (item) {
     event.preventDefault();
     item[2]();
-  } else if (key === "g") {
+  } else if (keys === "g") {
     prefix = "g ";
     prefixTimer = setTimeout(() => (prefix = ""), SEQUENCE_MS);
   }

@@ -3,10 +3,10 @@ import { html, signal, useEffect, useErrorBoundary, useState } from "./lib.js";
 import { post } from "./api.js";
 import { age, count, time, zone } from "./format.js";
 import { registerShortcuts, shortcutGroups } from "./keyboard.js";
-import { switchLive } from "./live.js";
+import { switchLive, useLive } from "./live.js";
 import { link, navigate, route } from "./router.js";
 import { connection, dataAge, density, isStale, overview, problem, session, shortcuts, theme, timeZone } from "./state.js";
-import { Button, Dialog, Icon, Loading, Menu, Notice, Page } from "./ui/index.js";
+import { Button, Combobox, Dialog, Icon, Loading, Menu, Notice, Page } from "./ui/index.js";
 import Login, { loginError } from "./pages/login.js";
 
 /** Pages of the rail: path, key after `g`, label, and the number beside the label with its kind. */
@@ -29,6 +29,8 @@ export const HEALTH_ICONS = { healthy: "good", degraded: "warn", stalled: "error
 
 const showAge = () => age(Math.round(dataAge.value));
 const isHelpOpen = signal(false);
+const isPaletteOpen = signal(false);
+const openPalette = () => (isPaletteOpen.value = true);
 const openHelp = () => (isHelpOpen.value = true);
 const nextTheme = () => (theme.value = { system: "light", light: "dark", dark: "system" }[theme.value]);
 const switchZone = () => (timeZone.value = timeZone.value === "utc" ? "local" : "utc");
@@ -37,6 +39,7 @@ const isDark = () => theme.value === "dark" || (theme.value === "system" && matc
 const getFilter = () => document.querySelector("[data-filter]");
 
 registerShortcuts("Everywhere", [
+  ["Ctrl+k", "Go to a page, job, task or queue", openPalette],
   ["/", "Filter", () => (getFilter() ? getFilter().focus() : navigate("jobs?focus=filter"))],
   [".", "Pause or resume live data", switchLive],
   ["u", "Local time or UTC", switchZone],
@@ -124,6 +127,7 @@ function Header() {
   const tool = { class: "wide-only", kind: "quiet" };
   return html`<header class="top">
     <${Environment} /><${Verdict} /><span class="spacer"></span><${Status} />
+    <${Button} ...${tool} icon="search" label="Go to (Ctrl+K)" onClick=${openPalette} />
     <${Button} ...${tool} title="Local time or UTC (u)" onClick=${switchZone}>${zone()}<//>
     <${Button} ...${tool} icon=${isDark() ? "moon" : "sun"} label=${`Theme: ${theme.value} (d)`} onClick=${nextTheme} />
     <${Button} ...${tool} icon="help" label="Keyboard shortcuts (?)" onClick=${openHelp} />
@@ -178,6 +182,20 @@ function Body({ page }) {
   return module ? html`<${module.default} params=${params} query=${query} />` : html`<${Loading} />`;
 }
 
+/** Goes to a page, a job, a task or a queue by its name. */
+function Palette({ onClose }) {
+  const [text, setText] = useState("");
+  const { data, isCurrent } = useLive(text.trim() ? "/places" : null, { q: text }, { isFrozen: true });
+  const pages = PAGES.filter(([, , label]) => label.toLowerCase().startsWith(text.trim().toLowerCase()));
+  const options = [...pages.map(([path, , label]) => ({ text: path, label, help: "page" })), ...(isCurrent && data ? data.options : [])];
+  const go = (option) => {
+    onClose();
+    navigate(option.text);
+  };
+  return html`<${Dialog} title="Go to" onClose=${onClose}><${Combobox} name="palette" label="Page, job id, task or queue"
+    placeholder="Page, job id, task or queue" value=${text} options=${options} first=${0} onType=${setText} onPick=${go} /><//>`;
+}
+
 const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", Escape: "Esc" };
 
 function Help() {
@@ -212,5 +230,6 @@ export function Shell() {
       <${Bottom} />
     </div>
     ${isHelpOpen.value && html`<${Help} />`}
+    ${isPaletteOpen.value && html`<${Palette} onClose=${() => (isPaletteOpen.value = false)} />`}
     ${!here.user && html`<${Dialog} title="Your session has ended" onClose=${() => {}}><${Login} /><//>`}`;
 }

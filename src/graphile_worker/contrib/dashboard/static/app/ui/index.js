@@ -3,6 +3,7 @@ export * from "./act.js";
 export * from "./button.js";
 export * from "./chart.js";
 export * from "./code.js";
+export * from "./combobox.js";
 export * from "./dialog.js";
 export * from "./form.js";
 export * from "./icon.js";
