@@ -8,9 +8,9 @@
 -- the index gwpy_jobs_of_queues.
 with :claim_params,
 first_jobs as (
-  select id, priority, run_at
+  select id, task_id, job_queue_id, priority, run_at, is_allowed
   from (
-    select jobs.id, jobs.priority, jobs.run_at
+    select :soonest_columns
     from :schema._private_jobs as jobs
     where jobs.is_available = true
     order by jobs.priority, jobs.run_at
@@ -24,46 +24,34 @@ first_jobs as (
   offset (select few - 1 from params)
   limit 1
 ), soonest as (
-  select
-    jobs.id,
-    jobs.task_id,
-    jobs.job_queue_id,
-    jobs.priority,
-    jobs.run_at,
-    (jobs.flags ?| (select flags from params)) is not true as is_allowed
-  from :schema._private_jobs as jobs
-  where jobs.id = any (array(
-      select id
-      from first_jobs
-      union all
-      (
-        select before.id
-        from (
-          select jobs.id
-          from :schema._private_jobs as jobs
-          where jobs.is_available = true
-            and row(jobs.priority, jobs.run_at) < row($6::int, $7::text::timestamptz)
-          order by jobs.priority desc, jobs.run_at desc
-          limit 2550
-        ) as before
-        limit (select few from params)
-      )
-      union all
-      (
-        select after.id
-        from (
-          select jobs.id
-          from :schema._private_jobs as jobs
-          where jobs.is_available = true
-            and row(jobs.priority, jobs.run_at) >= row($6::int, $7::text::timestamptz)
-          order by jobs.priority, jobs.run_at
-          limit 2550
-        ) as after
-        limit (select enough from params)
-      )
-    ))
-    -- Not "= true": see locked_jobs in claim_jobs.
-    and jobs.is_available is not false
+  select id, task_id, job_queue_id, priority, run_at, is_allowed
+  from first_jobs
+  union
+  (
+    select id, task_id, job_queue_id, priority, run_at, is_allowed
+    from (
+      select :soonest_columns
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+        and row(jobs.priority, jobs.run_at) < row($6::int, $7::text::timestamptz)
+      order by jobs.priority desc, jobs.run_at desc
+      limit 2550
+    ) as before
+    limit (select few from params)
+  )
+  union
+  (
+    select id, task_id, job_queue_id, priority, run_at, is_allowed
+    from (
+      select :soonest_columns
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+        and row(jobs.priority, jobs.run_at) >= row($6::int, $7::text::timestamptz)
+      order by jobs.priority, jobs.run_at
+      limit 2550
+    ) as after
+    limit (select enough from params)
+  )
 ),
 :soonest_candidates,
 candidates as (
