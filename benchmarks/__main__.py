@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ from benchmarks.contenders import DIRECT, DRAINERS, WORKERS, Contender
 from benchmarks.endurance import endurance
 from benchmarks.latency import latency
 from benchmarks.matrix import matrix
+from benchmarks.producers import producers
 from benchmarks.report import write_report
 from benchmarks.retention import retention
-from benchmarks.server import LASTING, SETTINGS, Server, served
+from benchmarks.server import FLUSHING, LASTING, SETTINGS, Server, served
 from benchmarks.shards import shards
 from benchmarks.short import short
 from benchmarks.snapshot import snapshot
@@ -90,6 +92,27 @@ def add_command(jobs: int, only: str | None, rounds: int, pg: int, out: Path | N
     """Adding jobs, one by one and many in a call."""
     who = _chosen(WORKERS, only)
     _measured("add", pg, out, lambda on: adding(on, who, jobs=jobs, rounds=rounds))
+
+
+@main.command("producers")
+@click.option("--processes", default=24, show_default=True, help="Processes that add jobs.")
+@click.option("--seconds", default=5.0, show_default=True, help="Duration of a measurement.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder on a disk for the data.")
+@rounds_option
+@pg_option
+@out_option
+def producers_command(
+    processes: int, seconds: float, folder: Path | None, rounds: int, pg: int, out: Path | None
+) -> None:
+    """Adding jobs from many processes, by when workers are notified."""
+    _measured(
+        "producers",
+        pg,
+        out,
+        lambda on: producers(on, processes=processes, seconds=seconds, rounds=rounds),
+        settings=FLUSHING,
+        folder=folder or Path(tempfile.gettempdir()),
+    )
 
 
 @main.command("startup")
@@ -207,9 +230,10 @@ def _measured(
     measure: Callable[[Server], dict[str, Any]],
     *,
     settings: Sequence[str] = SETTINGS,
+    folder: Path | None = None,
 ) -> None:
     server_bin(pg)
-    with served(pg, settings) as server:
+    with served(pg, settings, folder) as server:
         found = {"benchmark": name, "surroundings": surroundings(server), **measure(server)}
     text = _json(found)
     if out is None:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 
@@ -15,6 +16,9 @@ SETTINGS = ("autovacuum=off", "shared_buffers=512MB", "max_wal_size=2GB", "check
 
 # As a server is that serves for long, and as `graphile-worker tune` has it.
 LASTING = ("autovacuum_naptime=10s", "shared_buffers=512MB", "max_wal_size=4GB")
+
+# With data on a disk, and every commit flushed to it.
+FLUSHING = (*SETTINGS, "fsync=on", "synchronous_commit=on", "full_page_writes=on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,14 @@ class Database:
 class Server:
     """A cluster; what a queue installs is installed once and then copied."""
 
-    def __init__(self, major: int, settings: Sequence[str] = SETTINGS) -> None:
-        self.settings = [*NO_FLUSH_SETTINGS, *settings]
+    def __init__(
+        self, major: int, settings: Sequence[str] = SETTINGS, folder: Path | None = None
+    ) -> None:
+        # The last value of a setting counts.
+        chosen = dict(each.split("=", 1) for each in (*NO_FLUSH_SETTINGS, *settings))
+        self.settings = [f"{name}={value}" for name, value in chosen.items()]
         """What it is set to beside PostgreSQL's defaults."""
-        self._cluster = Cluster(major, settings).start()
+        self._cluster = Cluster(major, settings, folder).start()
         self._templates: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
@@ -69,8 +77,10 @@ class Server:
 
 
 @contextmanager
-def served(major: int, settings: Sequence[str] = SETTINGS) -> Iterator[Server]:
-    server = Server(major, settings)
+def served(
+    major: int, settings: Sequence[str] = SETTINGS, folder: Path | None = None
+) -> Iterator[Server]:
+    server = Server(major, settings, folder)
     try:
         yield server
     finally:

@@ -74,6 +74,8 @@ class WorkerComponents:
         self, config: WorkerConfig, databases: WorkerConnections, *, once: bool = False
     ) -> None:
         self._listens = config.options.listen and not once
+        # On a caller's connection, all jobs of the worker run in the caller's transaction.
+        self.is_external = isinstance(databases.own, ExternalConnectionDatabase)
         common: dict[str, Any] = {
             "schema": config.options.schema,
             "ext_schema": config.options.ext_schema,
@@ -81,10 +83,11 @@ class WorkerComponents:
             "hooks": config.hooks,
             "clock": config.timings.clock,
             "tasks": config.definitions,
+            # An announcer would use the caller's connection at the same time.
+            "notify": "on_commit" if self.is_external else config.options.notify,
+            "notify_interval": config.options.notify_interval,
         }
         self.databases = databases
-        # On a caller's connection, all jobs of the worker run in the caller's transaction.
-        self.is_external = isinstance(databases.own, ExternalConnectionDatabase)
         self.slow_query_database: QueryRunner = databases.own
         self.slow_query_database_at_shutdown: QueryRunner = databases.own
         recovery = config.options.recovery
@@ -151,6 +154,12 @@ class WorkerComponents:
         counts = [each.count_connections() for each in pools]
         return ConnectionCounts(*map(sum, zip(*counts, strict=True)))
 
+    async def close_announcers(self) -> None:
+        """Announce the last jobs that tasks added."""
+        await self.client._close_announcer()
+        if self.sync_client is not None and self.sync_client._announcer is not None:
+            await asyncio.to_thread(self.sync_client._announcer.close)
+
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
@@ -163,6 +172,7 @@ async def build_worker(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
         components = WorkerComponents(config, databases, once=once)
+        stack.push_async_callback(components.close_announcers)
         stack.enter_context(
             log_events(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from graphile_worker._db.external_connections import OpenTransaction, find_source
@@ -24,9 +25,17 @@ from graphile_worker.errors import (
 from graphile_worker.events import AddingJobs
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobSpec, build_spec
-from graphile_worker.options import default_schema
+from graphile_worker.options import (
+    DEFAULT_NOTIFY_INTERVAL,
+    NotifyMode,
+    WorkerOptions,
+    default_schema,
+)
 from graphile_worker.results import JobStatusState, Retention
 from graphile_worker.tasks import ReadResult, TaskRouter, find_retentions
+
+if TYPE_CHECKING:
+    from graphile_worker._announcer import Announcer, Send
 
 
 class CallerTransaction(LazyDataclass):
@@ -49,6 +58,7 @@ class BaseClient:
 
     # Whether all calls share one transaction, in which no worker runs jobs: in tests.
     _shares_transaction = False
+    _announcer: "Announcer | None" = None
 
     def __init__(
         self,
@@ -63,7 +73,11 @@ class BaseClient:
         clock: Clock | None = None,
         tasks: TaskRouter[Any] | None = None,
         actor: str | None = None,
+        notify: NotifyMode = "on_commit",
+        notify_interval: timedelta = DEFAULT_NOTIFY_INTERVAL,
     ) -> None:
+        # This raises an error if a value is not valid.
+        WorkerOptions(notify=notify, notify_interval=notify_interval)
         self._schemas = Schemas.from_names(schema or default_schema(), ext_schema)
         self._use_local_time = use_local_time
         self._max_payload_bytes = max_payload_bytes
@@ -72,11 +86,23 @@ class BaseClient:
         self._tasks = tasks
         self._ended_jobs = EndedJobFinder(self._schemas)
         self._actor = actor
-        self._inserts = DirectInserts()
+        # In a shared transaction, which is never committed, a notification reaches no worker.
+        self._notifies_on_commit = notify == "on_commit" or self._shares_transaction
+        self._inserts = DirectInserts(notify=self._notifies_on_commit)
         self._callers_inserts: WeakKeyDictionary[Any, DirectInserts] = WeakKeyDictionary()
         self._open(database, prepared_statements=prepared_statements)
+        if notify == "coalesced" and not self._shares_transaction:
+            # Imported here, so that other programs start without it.
+            from graphile_worker._announcer import Announcer
+
+            send = self._build_send(database, prepared_statements=prepared_statements)
+            self._announcer = Announcer(send, notify_interval)
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
+        raise NotImplementedError
+
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
+        """Return a function that notifies workers, for the thread of the announcer."""
         raise NotImplementedError
 
     def _build_spec(self, identifier: str, payload: Any, options: Mapping[str, Any]) -> JobSpec:
@@ -107,15 +133,24 @@ class BaseClient:
             return self._inserts
         try:
             return self._callers_inserts.setdefault(
-                find_source(conn), DirectInserts(is_callers=True)
+                find_source(conn),
+                DirectInserts(is_callers=True, notify=self._notifies_on_commit),
             )
         except TypeError:
             # It has no weak references: for example not a connection, which is rejected later.
             return None
 
-    def _record_added(self, adding: AddingJobs, mode: AddMode) -> None:
+    def _handle_added(self, adding: AddingJobs, mode: AddMode, conn: object) -> None:
+        """Count the jobs that were added, and announce them to workers."""
         if (recorder := self._hooks._recorder) is not None:
             recorder.record_added((spec.identifier for spec in adding.specs), mode)
+        if self._announcer is not None and adding.specs:
+            transaction = OpenTransaction.find(self._find_connection(conn))
+            self._announcer.announce(len(adding.specs), transaction)
+
+    def _find_connection(self, conn: object) -> object:
+        """Return the connection of the caller that a call joins, or None."""
+        return conn
 
     def _get_retentions(self) -> list[Retention]:
         """Return what the tasks of this client keep of their ended jobs."""

@@ -20,7 +20,11 @@ from graphile_worker.client import Client
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.hooks import Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec
-from graphile_worker.options import WorkerOptions
+from graphile_worker.options import (
+    DEFAULT_NOTIFY_INTERVAL,
+    NotifyMode,
+    WorkerOptions,
+)
 from graphile_worker.results import JobStatus, Retention
 from graphile_worker.tasks import D, ReadResult, TaskRouter
 from graphile_worker.tasks.task import warn_if_in_loop
@@ -85,6 +89,9 @@ class App(TaskRouter[D]):
         max_payload_bytes: Largest payload that `add_job` accepts.
         prepared_statements: Turn this off behind a pooler that does not support them.
         retention: What tasks keep of ended jobs, unless they have their own (default: nothing).
+        notify: When workers are notified of added jobs: `on_commit`, or `coalesced` to notify them
+            soon after the commit of many jobs, or `never` to let them poll.
+        notify_interval: Shortest time between two coalesced notifications.
 
     Attributes:
         hooks (Hooks): Listeners and wrappers of this app.
@@ -104,6 +111,8 @@ class App(TaskRouter[D]):
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
         retention: Retention | None = None,
+        notify: NotifyMode = "on_commit",
+        notify_interval: timedelta = DEFAULT_NOTIFY_INTERVAL,
     ) -> None: ...
     @overload
     def __init__(
@@ -117,6 +126,8 @@ class App(TaskRouter[D]):
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
         retention: Retention | None = None,
+        notify: NotifyMode = "on_commit",
+        notify_interval: timedelta = DEFAULT_NOTIFY_INTERVAL,
     ) -> None: ...
     def __init__(
         self,
@@ -129,10 +140,16 @@ class App(TaskRouter[D]):
         max_payload_bytes: int | None = None,
         prepared_statements: bool = True,
         retention: Retention | None = None,
+        notify: NotifyMode = "on_commit",
+        notify_interval: timedelta = DEFAULT_NOTIFY_INTERVAL,
     ) -> None:
         super().__init__()
         if retention is not None and not isinstance(retention, Retention):
             raise ConfigurationError(f"retention must be a Retention, got {retention!r}")
+        # This raises an error if a value is not valid.
+        WorkerOptions(notify=notify, notify_interval=notify_interval)
+        self._chosen_notify: NotifyMode = notify
+        self._notify_interval = notify_interval
         self._default_retention = retention
         self.lifespan = lifespan
         self.hooks = Hooks()
@@ -155,6 +172,10 @@ class App(TaskRouter[D]):
     def schema(self) -> str | None:
         """Return the schema of Graphile Worker, or None for the default."""
         return self._schema
+
+    @property
+    def _notify(self) -> NotifyMode:
+        return self._chosen_notify
 
     def add_job(
         self,
@@ -361,6 +382,8 @@ class App(TaskRouter[D]):
             options["use_local_time"] = True
         if not self._prepared_statements:
             options["prepared_statements"] = False
+        if self._notify != "on_commit":
+            options |= {"notify": self._notify, "notify_interval": self._notify_interval}
         return options
 
     def _build_client_options(self) -> dict[str, Any]:
@@ -372,6 +395,8 @@ class App(TaskRouter[D]):
             "max_payload_bytes": self._max_payload_bytes,
             "prepared_statements": self._prepared_statements,
             "tasks": self,
+            "notify": self._notify,
+            "notify_interval": self._notify_interval,
         }
 
     def migrate(self) -> int:

@@ -1,14 +1,16 @@
 """Add and manage jobs from async code."""
 
+import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import Database, run_plan, run_plan_on
 from graphile_worker._db.external_connections import adapt_connection
-from graphile_worker._db.external_pools import open_database
+from graphile_worker._db.external_pools import is_conninfo_source, open_database
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._result_waiter import ResultWaiter, read_timeout
 from graphile_worker._sql.plans import admin
@@ -24,16 +26,20 @@ from graphile_worker._sql.plans.pauses import (
 )
 from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
+from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._sql.queries.pauses import Pause
 from graphile_worker._sql.query import Plan
 from graphile_worker.errors import GraphileWorkerError
-from graphile_worker.events import Migrating
+from graphile_worker.events import AddingJobs, Migrating
 from graphile_worker.hooks import NO_JOB_ADDED_MESSAGE, NOT_MIGRATED_MESSAGE, Hooks
 from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import JobStatus
 from graphile_worker.tasks import ReadResult
+
+if TYPE_CHECKING:
+    from graphile_worker._announcer import LoopSender, Send
 
 T = TypeVar("T")
 
@@ -57,6 +63,9 @@ class Client(BaseClient):
         clock: Clock for `use_local_time`.
         tasks: App or router. Jobs of its tasks get their options, and payloads are checked.
         actor: Who changes jobs, for the audit (default: only the database role is recorded).
+        notify: When workers are notified of added jobs: `on_commit`, or `coalesced` to notify them
+            soon after the commit of many jobs, or `never` to let them poll.
+        notify_interval: Shortest time between two coalesced notifications.
     """
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
@@ -69,6 +78,19 @@ class Client(BaseClient):
         self._waiter = ResultWaiter(
             lambda job_ids: run_plan(database, ended_jobs.plan_find(job_ids))
         )
+        self._loop_sender: LoopSender | None = None
+
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
+        if is_conninfo_source(source):
+            # Each thread has its own connection.
+            database = SyncPsycopgDatabase(
+                source, self._schemas, prepared_statements=prepared_statements
+            )
+            return lambda count: database.run(notify_jobs(count))
+        from graphile_worker._announcer import LoopSender
+
+        self._loop_sender = LoopSender(self._db)
+        return self._loop_sender
 
     async def add_job(
         self,
@@ -106,7 +128,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             job = await self._run_plan(self._plan_add_job(adding, conn), conn)
             adding.jobs.append(job)
-            self._record_added(adding, AddMode.SINGLE)
+            self._handle_added(adding, AddMode.SINGLE, conn)
             return job
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
@@ -127,7 +149,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             jobs = await self._run_plan(self._plan_add_jobs(adding, conn), conn)
             adding.jobs.extend(jobs)
-            self._record_added(adding, AddMode.BATCH)
+            self._handle_added(adding, AddMode.BATCH, conn)
             return jobs
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
@@ -516,7 +538,12 @@ class Client(BaseClient):
         Callers that wait for a result get an error.
         """
         self._waiter.close()
+        await self._close_announcer()
         await self._db.close()
+
+    async def _close_announcer(self) -> None:
+        if self._announcer is not None:
+            await asyncio.to_thread(self._announcer.close)
 
     async def release(self) -> None:
         """Call `close`, by its name in Graphile Worker for Node."""
@@ -544,6 +571,11 @@ class Client(BaseClient):
         if ended is None:
             ended = await self._waiter.wait(job_id, timeout)
         return self._read_result(ended, read_result)
+
+    def _handle_added(self, adding: AddingJobs, mode: AddMode, conn: object) -> None:
+        if self._loop_sender is not None:
+            self._loop_sender.use_running_loop()
+        super()._handle_added(adding, mode, conn)
 
     async def _look_for_end(self, job_id: int, caller: CallerTransaction | None) -> EndedJob | None:
         """Find the end of a job without waiting, because the caller's transaction is open.

@@ -32,7 +32,6 @@ GraphileWorkerError
 Driver errors pass through unchanged, except those with a meaning in this library.
 """
 
-import difflib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -166,6 +165,9 @@ class TaskNotFound(GraphileWorkerError):
         self.identifier = identifier
         self.known = sorted(known)
         names = ", ".join(repr(name) for name in self.known) or "none"
+        # Imported for a mistake only, as every command waits for the imports.
+        import difflib
+
         near = difflib.get_close_matches(identifier, self.known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else "."
         super().__init__(f"no task is called {identifier!r}{hint} Known tasks: {names}")

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Generic, Literal, Protocol, TypedDict
 
@@ -125,6 +124,9 @@ def build_spec(identifier: str, payload: Any, options: Mapping[str, Any]) -> Job
 
 
 def _build_unknown_option_error(name: str) -> TypeError:
+    # Imported for a mistake only, as every command waits for the imports.
+    from difflib import get_close_matches
+
     if close := get_close_matches(name, JOB_OPTION_NAMES, n=1, cutoff=0.5):
         return TypeError(f"unknown job option {name!r}, did you mean {close[0]!r}?")
     return TypeError(f"unknown job option {name!r}. Job options: {', '.join(JOB_OPTION_NAMES)}")

@@ -23,6 +23,10 @@ MIN_INTERVAL = timedelta(milliseconds=1)
 # The environment variables that an executable gets: all of the worker's, or a few common ones.
 EnvironmentMode = Literal["inherit", "minimal"]
 
+# When workers are notified of an added job: at its commit, soon after it with other jobs, or never.
+NotifyMode = Literal["on_commit", "coalesced", "never"]
+DEFAULT_NOTIFY_INTERVAL = timedelta(milliseconds=200)
+
 
 def default_schema() -> str:
     """Return the value of `GRAPHILE_WORKER_SCHEMA`, or else `graphile_worker`."""
@@ -277,6 +281,17 @@ class WorkerOptions:
         help="Use LISTEN/NOTIFY to start new jobs at once",
         detail="Off: poll only, for example behind PgBouncer.",
         see="operations/running-workers.md#polling-and-notifications",
+    )
+    notify: NotifyMode = option(
+        "on_commit",
+        help="When to notify workers of jobs that tasks add",
+        detail="`coalesced` and `never` keep NOTIFY out of the commits that add jobs.",
+        see="operations/scaling.md#quiet-enqueueing",
+    )
+    notify_interval: timedelta = option(
+        DEFAULT_NOTIFY_INTERVAL,
+        help="Shortest time between coalesced notifications",
+        minimum=MIN_INTERVAL,
     )
     prepared_statements: bool = option(
         True,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import SyncDatabase, run_plan_sync, run_plan_sync_on
@@ -24,6 +24,7 @@ from graphile_worker._sql.plans.pauses import (
 )
 from graphile_worker._sql.plans.status import EndedJob, check_job_id, plan_get_status
 from graphile_worker._sql.plans.tuning import Tuning, plan_apply_tuning, plan_get_tuning
+from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._sql.queries.pauses import Pause
 from graphile_worker._sql.query import Plan
@@ -34,6 +35,9 @@ from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import JobStatus
 from graphile_worker.tasks import ReadResult
+
+if TYPE_CHECKING:
+    from graphile_worker._announcer import Send
 
 T = TypeVar("T")
 
@@ -58,6 +62,9 @@ class Client(BaseClient):
         clock: Clock for `use_local_time`.
         tasks: App or router. Jobs of its tasks get their options, and payloads are checked.
         actor: Who changes jobs, for the audit (default: only the database role is recorded).
+        notify: When workers are notified of added jobs: `on_commit`, or `coalesced` to notify them
+            soon after the commit of many jobs, or `never` to let them poll.
+        notify_interval: Shortest time between two coalesced notifications.
     """
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
@@ -70,6 +77,11 @@ class Client(BaseClient):
         self._waiter = SyncResultWaiter(
             lambda job_ids: run_plan_sync(database, ended_jobs.plan_find(job_ids))
         )
+
+    def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
+        # Each thread has its own connection, or takes one from the caller's pool.
+        database = self._db
+        return lambda count: database.run(notify_jobs(count))
 
     def add_job(
         self,
@@ -88,7 +100,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             job = self._run_plan(self._plan_add_job(adding, conn), conn)
             adding.jobs.append(job)
-            self._record_added(adding, AddMode.SINGLE)
+            self._handle_added(adding, AddMode.SINGLE, conn)
             return job
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
@@ -98,7 +110,7 @@ class Client(BaseClient):
         with self._hooks.around_sync(adding):
             jobs = self._run_plan(self._plan_add_jobs(adding, conn), conn)
             adding.jobs.extend(jobs)
-            self._record_added(adding, AddMode.BATCH)
+            self._handle_added(adding, AddMode.BATCH, conn)
             return jobs
         raise GraphileWorkerError(NO_JOB_ADDED_MESSAGE)
 
@@ -329,6 +341,8 @@ class Client(BaseClient):
         Callers that wait for a result get an error.
         """
         self._waiter.close()
+        if self._announcer is not None:
+            self._announcer.close()
         self._db.close()
 
     def release(self) -> None:

@@ -1,6 +1,8 @@
 """The findings of the doctor, and that the SQL which it prints fixes them."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,10 +26,14 @@ from graphile_worker.ops.diagnostics import (
 )
 from tests.conftest import TestDatabase
 from tests.support.cluster import Cluster
+from tests.support.processes import eventually
 from tests.support.sql import Sql
 
 # The servers of the tests run with fsync off.
 EXPECTED_IN_TESTS = {FindingId.UNSAFE_SERVER}
+
+SYNC_REP_WAITS = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+LOCK_WAITS = "select pid from pg_locks where locktype = 'object' and database = 0 and not granted"
 
 TABLES = ("_private_jobs", "_private_job_queues", "_private_tasks", "_private_known_crontabs")
 
@@ -45,6 +51,8 @@ def limited_cluster(pytestconfig) -> Iterator[Cluster]:
     """A server with few connections and without autovacuum."""
     major = pytestconfig.getoption("--pg")
     settings = ["autovacuum=off", "max_connections=20", "max_prepared_transactions=1"]
+    # Only sessions that set synchronous_commit wait for it.
+    settings += ["synchronous_standby_names=missing"]
     settings += ["max_notify_queue_pages=64"] if major >= 17 else []
     server = Cluster(major, settings).start()
     yield server
@@ -791,6 +799,36 @@ async def test_a_notification_queue_that_fills_up_is_reported(limited, limited_c
     sleeper.close()
 
     assert severities == [Severity.WARNING, Severity.CRITICAL]
+
+
+async def test_commits_that_wait_for_the_lock_of_notifications_are_reported(limited):
+    add = limited.text("select :schema.add_job('task')")
+    # A new name would make the others wait for the transaction that creates it.
+    limited.connection.execute(add)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(closing(limited.another())) for _ in range(3)]
+        # Its commit has the lock, and waits for a standby.
+        sessions[0].run("set synchronous_commit = on")
+        threads = [
+            threading.Thread(target=each.connection.execute, args=(add,)) for each in sessions
+        ]
+        threads[0].start()
+        eventually(lambda: limited.run(SYNC_REP_WAITS), "the first commit waits")
+        before = await list_findings(limited)
+        for thread in threads[1:]:
+            thread.start()
+        eventually(lambda: len(limited.run(LOCK_WAITS)) == 2, "two commits wait for the lock")
+        found = (await list_findings(limited))[FindingId.NOTIFY_LOCK]
+        limited.run(
+            "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'"
+        )
+        for thread in threads:
+            thread.join()
+
+    assert FindingId.NOTIFY_LOCK not in before
+    assert found.severity is Severity.WARNING
+    assert found.title.endswith("up to 2 sessions at once")
+    assert 'notify="coalesced"' in found.advice
 
 
 # The diagnosis itself

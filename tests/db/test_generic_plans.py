@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import WorkerOptions
@@ -9,7 +10,12 @@ from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.worker_connections import open_worker_connections
 from graphile_worker._sql.queries.claim import claim_jobs
 from tests.conftest import TestDatabase
+from tests.rules.test_statements import _sample_query
 from tests.support.pools import Pool
+from tests.support.rows import count_pages
+from tests.support.statements import JOBS
+
+MANY_JOBS = 1_000_000
 
 
 async def read_plan_mode(database: PsycopgDatabase) -> str:
@@ -62,3 +68,56 @@ async def test_a_statement_is_planned_once(database, pool: Pool):
         )
         assert await cursor.fetchone() == (3, 0)
     await connections.close()
+
+
+# What a worker runs for each job, for each fetch or at intervals, and what its client runs.
+STATEMENTS = (
+    "add_job",
+    "add_jobs",
+    "check_ready_jobs",
+    "claim_jobs",
+    "claim_plain_jobs",
+    "claim_soonest_jobs",
+    "complete_and_keep_jobs",
+    "complete_claimed_jobs",
+    "complete_jobs",
+    "fail_and_keep_jobs",
+    "fail_claimed_jobs",
+    "find_waiting_tasks",
+    "get_job",
+    "get_payload",
+    "permanently_fail_jobs",
+    "record_start",
+    "recover_jobs",
+    "release_claimed_jobs",
+    "release_orphaned_claims",
+    "remove_job",
+    "reschedule_jobs",
+    "schedule_jobs",
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_generic_plan_reads_about_as_many_pages_as_a_custom_one(sql, database, figure):
+    sql.run("insert into :schema._private_tasks (identifier) select 't' || generate_series(1, 20)")
+    sql.run(
+        "insert into :schema._private_job_queues (queue_name) select 'q' || generate_series(1, 500)"
+    )
+    sql.run(
+        "insert into :schema._private_jobs (task_id, job_queue_id, priority, run_at, key) "
+        "select 1 + n % 20, case when n % 5 = 0 then 1 + n % 500 end, n % 3, "
+        "now() + (n - $1::int / 2) * interval '1 second', case when n % 9 = 0 then 'key' || n end "
+        "from generate_series(1, $1::int) as n",
+        MANY_JOBS,
+    )
+    sql.run("vacuum analyze :schema._private_jobs")
+    pages: dict[str, list[int]] = {}
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        sql.run("select set_config('plan_cache_mode', $1, false)", mode)
+        for name in STATEMENTS:
+            args = JOBS.get(name) or _sample_query(name).args
+            pages.setdefault(name, []).append(count_pages(sql, name, *args))
+
+    figure("pages by plan: " + ", ".join(f"{name} {found}" for name, found in pages.items()))
+    assert {name: found for name, found in pages.items() if found[1] > 2 * found[0] + 50} == {}

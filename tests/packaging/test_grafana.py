@@ -64,7 +64,7 @@ def test_the_queries_of_panels_run_as_the_read_only_role(owner, reader):
     found = {panel.title: run(reader, panel) for panel in list_panels()}
 
     assert 90 <= found["Oldest ready job"][0][0] < 900
-    assert found["Runnable jobs"] == [(reader.value(STATEMENT, None, 10_000),)] == [(3,)]
+    assert found["Runnable jobs"] == [(reader.value(STATEMENT, None, 10_000, []),)] == [(3,)]
     assert found["Workers"] == [(1,)]
     assert found["Failed jobs"] == [(2,)]
     by_task = {row[0]: row[1:7] for row in found["Jobs by task"]}

@@ -216,7 +216,7 @@ def test_functions_of_the_schema_are_called_with_named_arguments(name):
 
 
 @pytest.mark.feature("F46")
-def test_only_the_statements_for_jobs_without_keys_insert_jobs():
+def test_only_the_statements_that_add_jobs_directly_insert_jobs():
     found = [
         name
         for name in STATEMENTS
@@ -225,7 +225,7 @@ def test_only_the_statements_for_jobs_without_keys_insert_jobs():
         )
     ]
 
-    assert found == ["insert_job", "insert_jobs"]
+    assert found == ["dedupe_job", "insert_job", "insert_jobs", "upsert_jobs"]
 
 
 @pytest.mark.feature("F20")

@@ -33,13 +33,17 @@ SERVER_PORTS = (10_000, 32_000)
 
 
 class Cluster:
-    """One server of one major version, its data in memory."""
+    """One server of one major version, its data in memory or in a folder of its own in `folder`."""
 
-    def __init__(self, major: int, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, major: int, settings: Sequence[str] = (), folder: Path | None = None
+    ) -> None:
         self.major = major
         self._bin = server_bin(major)
         self._settings = [*NO_FLUSH_SETTINGS, *SERVER_SETTINGS, *settings]
-        self._base = Path(tempfile.mkdtemp(prefix="gwpg-", dir=MEMORY if MEMORY.exists() else None))
+        if folder is None and MEMORY.exists():
+            folder = MEMORY
+        self._base = Path(tempfile.mkdtemp(prefix="gwpg-", dir=folder))
         self.log = self._base / "log"
         self.port = free_port()
         self._connection: psycopg.Connection | None = None

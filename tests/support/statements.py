@@ -39,8 +39,10 @@ KEPT = (
 )
 JOBS: dict[str, tuple[object, ...]] = {
     "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
-    "insert_job": ("task", None, None, None, 1, None, None, None, "{1,2,3,4,5}"),
-    "insert_jobs": ("{task}", *[None] * 7, "{1,2,3,4,5}"),
+    "insert_job": ("task", None, None, None, 1, None, None, None, "{1,2,3,4,5}", True),
+    "insert_jobs": ("{task}", *[None] * 7, "{1,2,3,4,5}", True),
+    "upsert_jobs": ("{task}", *[None] * 7, "{1,2,3,4,5}", "{key}", "{key}", 1),
+    "dedupe_job": ("{task}", *[None] * 7, "{1,2,3,4,5}", "{key}"),
     "fail_claimed_jobs": (
         '[{"id": 1, "attempts": 1, "message": "no", "delay": 1}]',
         "x",

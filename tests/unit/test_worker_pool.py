@@ -123,7 +123,7 @@ class FakeSource:
     def wake(self, count: int | None = None) -> None:
         self.pulses.append(count)
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         self.written.append(claimed)
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ class FakeStartGuard:
             raise self.error
         return None if self.rejection is None else Interrupted(claimed, self.rejection)
 
-    def forget(self, claimed: ClaimedJob) -> None:
+    def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         self.ended.append(claimed.job.id)
 
 

@@ -4,9 +4,11 @@
 are imported when they run.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 
 import click
@@ -44,13 +46,24 @@ SUBCOMMANDS = {
 MODULES = {"resume": "pause"}
 
 
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """Import without searches for garbage: imported modules stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class LazyCommands(Mapping[str, click.Command]):
     """The subcommands by name. Reading one imports it."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in SUBCOMMANDS:
             raise KeyError(name)
-        module = import_module(f"graphile_worker._cli.commands.{MODULES.get(name, name)}")
+        with pause_garbage_collection():
+            module = import_module(f"graphile_worker._cli.commands.{MODULES.get(name, name)}")
         command: click.Command = getattr(module, name)
         return command
 
@@ -105,7 +118,8 @@ def command(
             click.echo(make_printable(f"graphile-worker: {line}"), err=True)
     if context.invoked_subcommand is not None:
         return
-    from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, run_command
+    with pause_garbage_collection():
+        from graphile_worker._cli.commands.run import RunMode, parse_cleanup_steps, run_command
 
     mode = RunMode(
         once=once,

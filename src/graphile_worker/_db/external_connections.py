@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from psycopg.pq import TransactionStatus
 
@@ -106,6 +107,79 @@ class OpenTransaction(LazyDataclass):
     def is_open(self) -> bool:
         """Return whether it may still be open. A pool may have lent the connection again."""
         return _identify_transaction(self.connection) is self.identity
+
+
+def call_on_commit(
+    connection: Any, *, committed: Callable[[], None], committing: Callable[[], None]
+) -> bool:
+    """Call a function when the open transaction of a connection or session commits.
+
+    Args:
+        connection: The caller's connection or session.
+        committed: Called after the commit.
+        committing: Called right before it, if the library reports no more.
+
+    Returns:
+        Whether the library reports commits.
+    """
+    try:
+        return _call_on_commit(connection, committed, committing)
+    except Exception:
+        # For example a version of the library without these events.
+        return False
+
+
+def _call_on_commit(
+    connection: Any, committed: Callable[[], None], committing: Callable[[], None]
+) -> bool:
+    if is_instance_by_name(connection, "sqlalchemy.orm", "scoped_session") or is_instance_by_name(
+        connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
+    ):
+        connection = connection()
+    connection = getattr(connection, "sync_session", connection)
+    connection = getattr(connection, "sync_connection", connection)
+    if hasattr(connection, "on_commit"):
+        # Django's. It forgets the function if the transaction is rolled back.
+        connection.on_commit(committed)
+    elif is_instance_by_name(connection, "sqlalchemy.orm", "Session"):
+        _SqlalchemyCommits.find(connection, "after_commit").add(committed)
+    elif is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        _SqlalchemyCommits.find(connection, "commit").add(committing)
+    else:
+        return False
+    return True
+
+
+class _SqlalchemyCommits:
+    """The functions to call when a session or connection of SQLAlchemy commits.
+
+    After a rollback they wait for the next commit.
+    """
+
+    _known: WeakKeyDictionary[Any, "_SqlalchemyCommits"] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+
+    @classmethod
+    def find(cls, target: Any, event: str) -> "_SqlalchemyCommits":
+        found = cls._known.get(target)
+        if found is None:
+            found = cls()
+            sys.modules["sqlalchemy"].event.listen(target, event, found._call)
+            cls._known[target] = found
+        return found
+
+    def add(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def _call(self, target: Any) -> None:
+        # The event of a session is also that of a savepoint. Connections have another one for it.
+        if hasattr(target, "flush") and target.in_nested_transaction():
+            return
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
 
 def find_source(connection: Any) -> object:

@@ -160,6 +160,7 @@ def test_each_action_works_by_keyboard_alone(
 
         keyboard.find_jobs("task:render_pdf", 50)
         keyboard.press("a")
+        expect(page.get_by_role("button", name="Select all 60 matching")).to_be_visible()
         keyboard.tab_to("Select all 60 matching", "Shift+Tab")
         keyboard.press("Space")
         expect(page.locator(".selection")).to_contain_text("All 60 matching jobs selected")

@@ -265,6 +265,9 @@ def test_alerts_have_a_page_and_one_action(quick: Board, table: JobTable, sql: S
         "target": "a/b c",
         "label": "Resume",
         "permission": "pause",
+        "path": "/queues/a%2Fb%20c/resume",
+        "body": {},
+        "question": None,
     }
     assert paused["link"] == "jobs?q=queue%3A%22a%2Fb%20c%22%20state%3Awaiting"
     assert alerts["task-paused"]["action"]["kind"] == "resume_task"

@@ -1,10 +1,12 @@
 """Jobs that a Django project adds. The gate runs checks/enqueue.py beside checks/testing.py."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.integrations.django.conftest import Project
+from tests.support.announcements import Announcements
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -34,3 +36,29 @@ def test_jobs_are_added_on_the_connection_of_django(project: Project, name: str)
     add_other_database(project, **OPTIONS[name])
 
     project.check("enqueue", "checks/testing.py")
+
+
+ADD_IN_TRANSACTIONS = """
+from django.db import transaction
+from graphile_worker.contrib.django import app
+
+with transaction.atomic():
+    app.add_job("task")
+    app.add_job("task", job_key="key")
+try:
+    with transaction.atomic():
+        app.add_job("lost")
+        raise ZeroDivisionError
+except ZeroDivisionError:
+    pass
+app.add_job("task")
+"""
+
+
+def test_coalesced_jobs_are_announced_after_the_commit(project: Project):
+    project.settings["GRAPHILE_WORKER"]["NOTIFY"] = "coalesced"
+    project.manage("migrate")
+    with closing(Announcements(project.database.dsn)) as announcements:
+        project.manage("shell", "-c", ADD_IN_TRANSACTIONS)
+
+        assert sum(announcements.read()) == 3

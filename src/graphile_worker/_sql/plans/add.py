@@ -79,7 +79,9 @@ def plan_add_job(
     query = sql.add_job(spec, payload)
     for _ in range(MAX_ADD_ATTEMPTS):
         try:
-            rows = yield query
+            rows = yield from _plan_upsert(inserts, [spec], [payload], schemas)
+            if rows is None:
+                rows = yield query
         except Exception as error:
             raise_job_spec_error(error, schemas, spec)
         if rows:
@@ -116,9 +118,17 @@ def plan_add_jobs(
     for _ in range(MAX_ADD_ATTEMPTS):
         if not missing:
             return [job for job in jobs if job is not None]
-        listing = encode_specs(specs, payloads, missing)
+        expected = len(missing) if all_or_nothing else None
         try:
-            rows = yield sql.add_jobs(listing, len(missing) if all_or_nothing else None)
+            rows = yield from _plan_upsert(
+                inserts,
+                [specs[index] for index in missing],
+                [payloads[index] for index in missing],
+                schemas,
+                expected=expected,
+            )
+            if rows is None:
+                rows = yield sql.add_jobs(encode_specs(specs, payloads, missing), expected)
         except Exception as error:
             if get_sqlstate(error) == LOST_KEY_SQLSTATE:
                 continue
@@ -128,6 +138,19 @@ def plan_add_jobs(
     raise _build_lost_key_error(
         next(specs[index] for index in missing if specs[index].job_key is not None)
     )
+
+
+def _plan_upsert(
+    inserts: DirectInserts | None,
+    specs: Sequence[JobSpec],
+    payloads: Sequence[str | None],
+    schemas: Schemas,
+    *,
+    expected: int | None = None,
+) -> Plan[Sequence[Row] | None]:
+    if inserts is None:
+        return None
+    return (yield from inserts.plan_upsert(specs, payloads, schemas, expected=expected))
 
 
 def match_rows_to_specs(

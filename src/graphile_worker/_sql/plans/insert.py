@@ -1,28 +1,38 @@
 """Plans that insert jobs without the functions of the shared schema, to the same effect.
 
 The functions add_job and add_jobs plan their statements in every call, which takes most of the
-time of an add. Jobs without a key can be inserted by statements whose plans PostgreSQL keeps. These
-statements need no privilege that the functions do not need, as long as the functions run with the
-privileges of their caller. An error would abort the transaction of a caller, so that is known
-before. The statements themselves notice when a function or the table changes.
+time of an add. Jobs without a key can be inserted by statements whose plans PostgreSQL keeps. The
+functions also notify workers at each commit, and these statements can leave that out. They need no
+privilege that the functions do not need, as long as the functions run with the privileges of their
+caller. An error would abort the transaction of a caller, so that is known before. The statements
+themselves notice when a function or the table changes.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries import jobs as sql
-from graphile_worker._sql.queries.jobs import MICROSECOND, AddingState, InsertedJobs
+from graphile_worker._sql.queries.jobs import (
+    MICROSECOND,
+    AddingState,
+    InsertedJobs,
+    UpsertedJobs,
+)
 from graphile_worker._sql.queries.migrations import (
     LATEST_LEVEL,
     has_levels_above,
     is_known_body,
 )
-from graphile_worker._sql.query import Plan
+from graphile_worker._sql.query import Plan, Query, Row, Transaction
 from graphile_worker._sql.sqlstate import INSUFFICIENT_PRIVILEGE, get_sqlstate
-from graphile_worker.jobs import EPOCH, Job, JobSpec, parse_microseconds
+from graphile_worker.jobs import EPOCH, Job, JobKeyMode, JobSpec, parse_microseconds
+
+A = TypeVar("A", bound=InsertedJobs | UpsertedJobs)
 
 DEFAULT_MAX_ATTEMPTS = 25
 
@@ -36,6 +46,8 @@ class DirectInserts:
 
     is_callers: bool = False
     """Whether the connections belong to the caller, whose transaction an error would abort."""
+    notify: bool = True
+    """Whether workers are notified at the commit. If not, jobs with keys are inserted too."""
     _has_added: bool = field(default=False, init=False)
     _is_inspected: bool = field(default=False, init=False)
     _version: str | None = field(default=None, init=False)
@@ -43,39 +55,79 @@ class DirectInserts:
     def plan_insert(
         self, specs: Sequence[JobSpec], payloads: Sequence[str | None], schemas: Schemas
     ) -> Plan[list[Job] | None]:
-        """Insert the jobs. None if the functions must add them."""
+        """Insert jobs without keys. None if another plan must add them."""
         if any(spec.job_key is not None for spec in specs):
             return None
-        version: str | None = None
+        version = yield from self._plan_get_version(schemas)
+        if version is None:
+            return None
+        query: Query[InsertedJobs]
+        if len(specs) == 1:
+            query = sql.insert_job(specs[0], payloads[0], version, notify=self.notify)
+        else:
+            query = sql.insert_jobs(specs, payloads, version, notify=self.notify)
+        inserted: InsertedJobs | None = yield from self._plan_run(query)
+        return build_jobs(inserted, specs, payloads) if inserted and inserted.ids else None
+
+    def plan_upsert(
+        self,
+        specs: Sequence[JobSpec],
+        payloads: Sequence[str | None],
+        schemas: Schemas,
+        *,
+        expected: int | None = None,
+    ) -> Plan[list[Row] | None]:
+        """Add jobs without a notification, and create their names. None if the functions must."""
+        if self.notify:
+            return None
+        version = yield from self._plan_get_version(schemas)
+        if version is None:
+            return None
+        is_deduped = specs[0].job_key is not None and (
+            specs[0].job_key_mode == JobKeyMode.UNSAFE_DEDUPE
+        )
+        query = (
+            sql.dedupe_job(specs[0], payloads[0], version)
+            if is_deduped
+            else sql.upsert_jobs(specs, payloads, version, expected)
+        )
+        upserted = yield from self._plan_run(query)
+        if upserted is not None and not upserted.rows:
+            # A name is new, or sessions locked all keys at this moment.
+            with_names: Plan[UpsertedJobs | None] = self._plan_run(
+                Transaction(partial(_plan_create_names, specs, query))
+            )
+            upserted = yield from with_names
+        return None if upserted is None else upserted.rows
+
+    def _plan_run(self, step: Query[A] | Transaction) -> Plan[A | None]:
+        """Run a step that adds jobs. None if the functions may differ in effect now."""
         try:
-            version = yield from self._plan_get_version(schemas)
-            if version is None:
-                return None
-            if len(specs) == 1:
-                inserted: InsertedJobs = yield sql.insert_job(specs[0], payloads[0], version)
-            else:
-                inserted = yield sql.insert_jobs(specs, payloads, version)
+            added: A = yield step
         except Exception as error:
             if get_sqlstate(error) != INSUFFICIENT_PRIVILEGE:
                 raise
-            if version is None:
-                # The catalog is hidden from this role, so it is not inspected again.
-                self._is_inspected = True
-            else:
-                # The functions may run with the privileges of their owner since the inspection.
-                self._forget()
+            # The functions may run with the privileges of their owner since the inspection.
+            self._forget()
             if self.is_callers:
                 raise
             return None
-        if not inserted.is_current:
-            self._forget()
-        return build_jobs(inserted, specs, payloads) if inserted.ids else None
+        if added.is_current:
+            return added
+        self._forget()
+        return None
 
     def _plan_get_version(self, schemas: Schemas) -> Plan[str | None]:
-        if not self._has_added:
+        if self.notify and not self._has_added:
             self._has_added = True
         elif not self._is_inspected:
-            self._version = yield from plan_inspect(schemas)
+            try:
+                self._version = yield from plan_inspect(schemas)
+            except Exception as error:
+                # If the catalog is hidden from this role, it is not inspected again.
+                self._is_inspected = get_sqlstate(error) == INSUFFICIENT_PRIVILEGE
+                if self.is_callers or not self._is_inspected:
+                    raise
             self._is_inspected = True
         return self._version
 
@@ -83,8 +135,18 @@ class DirectInserts:
         self._has_added, self._is_inspected, self._version = False, False, None
 
 
+def _plan_create_names(specs: Sequence[JobSpec], query: Query[UpsertedJobs]) -> Plan[UpsertedJobs]:
+    identifiers, queue_names = (
+        list(dict.fromkeys(names))
+        for names in zip(*((spec.identifier, spec.queue_name) for spec in specs), strict=True)
+    )
+    yield sql.create_names(identifiers, queue_names)
+    upserted: UpsertedJobs = yield query
+    return upserted
+
+
 def plan_inspect(schemas: Schemas) -> Plan[str | None]:
-    """Return the version for insert_job and insert_jobs. None if they could differ in effect."""
+    """Return the version for statements that insert jobs. None if they could differ in effect."""
     state: AddingState | None = yield sql.inspect_adding(schemas)
     if state is None or not state.is_plain or not state.can_read_ledger:
         return None

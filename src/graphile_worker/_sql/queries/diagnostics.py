@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.query import Query, Row, read_as
+from graphile_worker._sql.query import Query, Row, read_as, read_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,10 @@ def find_free_queue_ids() -> Query[FreeIds]:
 
 def get_notify_usage() -> Query[float]:
     return Query("get_notify_usage", (), lambda rows: float(rows[0][0]))
+
+
+def count_notify_waiters(delay: timedelta) -> Query[int]:
+    return Query("count_notify_waiters", (delay // timedelta(milliseconds=1),), read_count)
 
 
 def count_connections() -> Query[ConnectionUsage]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query, Row
-from graphile_worker.jobs import Job, JobSpec, RunAt
+from graphile_worker.jobs import Job, JobKeyMode, JobSpec, RunAt
 
 # The columns of a Job in a row: id, two names, and those of fragments/job_columns.sql.
 JOB_COLUMNS = 16
@@ -19,7 +19,7 @@ class AddingState:
     """The functions and the table with which a schema adds jobs."""
 
     version: str
-    """The last argument of `insert_job` and `insert_jobs`. It changes with the functions."""
+    """An argument of the statements that insert jobs. It changes with the functions."""
     is_plain: bool
     """Whether the functions run with their caller's privileges, no trigger sees inserts, and the
     session reads nulls in arrays."""
@@ -36,6 +36,15 @@ class InsertedJobs:
     """Whether the version is still valid, and still no trigger sees inserts."""
     ids: list[int]
     now: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertedJobs:
+    """The rows of jobs that were added or changed, with the columns of `add_jobs`."""
+
+    is_current: bool
+    """Whether the version is still valid, and still no trigger sees inserts."""
+    rows: list[Row]
 
 
 def add_job(spec: JobSpec, payload: str | None) -> Query[list[Row]]:
@@ -62,7 +71,9 @@ def inspect_adding(schemas: Schemas) -> Query[AddingState | None]:
     return Query("inspect_adding", (schemas.shared,), _read_adding_state)
 
 
-def insert_job(spec: JobSpec, payload: str | None, version: str) -> Query[InsertedJobs]:
+def insert_job(
+    spec: JobSpec, payload: str | None, version: str, *, notify: bool
+) -> Query[InsertedJobs]:
     args = (
         spec.identifier,
         payload,
@@ -72,26 +83,41 @@ def insert_job(spec: JobSpec, payload: str | None, version: str) -> Query[Insert
         spec.priority,
         list(spec.flags) if spec.flags else None,
         version,
+        notify,
     )
     return Query("insert_job", args, _read_inserted)
 
 
 def insert_jobs(
-    specs: Sequence[JobSpec], payloads: Sequence[str | None], version: str
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], version: str, *, notify: bool
 ) -> Query[InsertedJobs]:
-    whens = [encode_when(spec.run_at) for spec in specs]
-    args = (
-        encode_array([spec.identifier for spec in specs]),
-        encode_array(payloads),
-        encode_array([spec.queue_name for spec in specs]),
-        encode_array([moment for moment, _ in whens]),
-        encode_array([delay for _, delay in whens]),
-        encode_array([spec.max_attempts for spec in specs]),
-        encode_array([spec.priority for spec in specs]),
-        encode_array([encode_array(spec.flags) if spec.flags else None for spec in specs]),
-        version,
-    )
+    args = (*_encode_specs(specs, payloads, version), notify)
     return Query("insert_jobs", args, _read_inserted)
+
+
+def upsert_jobs(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], version: str, expected: int | None
+) -> Query[UpsertedJobs]:
+    keyed = [spec for spec in specs if spec.job_key is not None]
+    preserved = [spec.job_key for spec in keyed if spec.job_key_mode == JobKeyMode.PRESERVE_RUN_AT]
+    args = (
+        *_encode_specs(specs, payloads, version),
+        encode_array([spec.job_key for spec in specs]),
+        encode_array(preserved),
+        expected,
+    )
+    return Query("upsert_jobs", args, _read_upserted)
+
+
+def dedupe_job(spec: JobSpec, payload: str | None, version: str) -> Query[UpsertedJobs]:
+    args = (*_encode_specs([spec], [payload], version), encode_array([spec.job_key]))
+    return Query("dedupe_job", args, _read_upserted)
+
+
+def create_names(
+    identifiers: Sequence[str | None], queue_names: Sequence[str | None]
+) -> Query[None]:
+    return Query("create_names", (encode_array(identifiers), encode_array(queue_names)))
 
 
 def get_task_and_queue_names(task_ids: list[int], queue_ids: list[int]) -> Query[list[Row]]:
@@ -152,6 +178,24 @@ def encode_array(values: Iterable[str | int | None]) -> str | None:
     return "{" + ",".join(elements) + "}"
 
 
+def _encode_specs(
+    specs: Sequence[JobSpec], payloads: Sequence[str | None], version: str
+) -> tuple[str | None, ...]:
+    """Encode the arguments of fragments/given_jobs.sql, and the version."""
+    whens = [encode_when(spec.run_at) for spec in specs]
+    return (
+        encode_array([spec.identifier for spec in specs]),
+        encode_array(payloads),
+        encode_array([spec.queue_name for spec in specs]),
+        encode_array([moment for moment, _ in whens]),
+        encode_array([delay for _, delay in whens]),
+        encode_array([spec.max_attempts for spec in specs]),
+        encode_array([spec.priority for spec in specs]),
+        encode_array([encode_array(spec.flags) if spec.flags else None for spec in specs]),
+        version,
+    )
+
+
 def _encode_element(value: str | int) -> str:
     if isinstance(value, int):
         return str(int(value))
@@ -170,6 +214,10 @@ def _read_inserted(rows: Sequence[Row]) -> InsertedJobs:
     is_current, ids, now = rows[0]
     numbers = [] if ids is None else [int(number) for number in ids.strip("{}").split(",")]
     return InsertedJobs(is_current, numbers, now)
+
+
+def _read_upserted(rows: Sequence[Row]) -> UpsertedJobs:
+    return UpsertedJobs(rows[0][0], [row[1:] for row in rows if row[1] is not None])
 
 
 def read_ids(rows: Sequence[Row]) -> set[int]:

@@ -28,7 +28,7 @@ spans as (
     pg_catalog.array_agg(priority order by priority) filter (where until is not null) as priorities,
     pg_catalog.array_agg(since order by priority) filter (where until is not null) as since,
     pg_catalog.array_agg(until order by priority) filter (where until is not null) as until,
-    pg_catalog.sum(seen_count) as seen_count,
+    pg_catalog.sum(seen_count)::int as seen_count,
     pg_catalog.sum(due_count)::int as due_count
   from spans
 ), plain as (

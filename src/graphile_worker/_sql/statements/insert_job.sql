@@ -1,6 +1,6 @@
 -- Insert job $1, which has no key, to run at $4 or $5 microseconds from now. The effect is that of
--- add_job, which plans its statements in every call. Returns whether $9 is still valid, and no id if
--- it is not or if a name is new.
+-- add_job, which plans its statements in every call, but workers are notified only with $10. Returns
+-- whether $9 is still valid, and no id if it is not or if a name is new.
 with :lock_names, found as materialized (
   select
     (
@@ -18,10 +18,10 @@ with :lock_names, found as materialized (
   select
     found.task_id,
     found.queue_id,
-    pg_catalog.pg_notify(
+    case when $10::boolean then pg_catalog.pg_notify(
       'jobs:insert',
       pg_catalog.json_build_object('r', pg_catalog.random(), 'count', 1)::text
-    )
+    ) end
   from found
   where found.is_inspected
     and found.task_id is not null

@@ -15,11 +15,14 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from graphile_worker import sync
+from graphile_worker._announcer import Send
 from graphile_worker._client import CallerTransaction
 from graphile_worker._db.external_connections import OpenTransaction
+from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._result_waiter import Waiter, build_timeout_error, read_timeout
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.status import EndedJob
+from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker.app import App, AppResultSource
 from graphile_worker.contrib.django import _connections
 from graphile_worker.contrib.django._database import DjangoDatabase, dsn_of
@@ -28,6 +31,7 @@ from graphile_worker.contrib.django._settings import get_settings
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import OpenTransactionError
 from graphile_worker.jobs import Job, JobOptions, JobSpec
+from graphile_worker.options import NotifyMode
 from graphile_worker.results import JobStatus, Retention
 from graphile_worker.tasks import ReadResult, Task
 
@@ -38,6 +42,17 @@ NO_WAIT = timedelta(0)
 
 class DjangoClient(sync.Client):
     """A client on the connection of the current thread, also in its open transaction."""
+
+    _db: DjangoDatabase
+
+    def _build_send(self, source: object, *, prepared_statements: bool) -> Send:
+        # Django would open a connection for the thread of the announcer, and never close it.
+        dsn = partial(dsn_of, self._db.alias)
+        database = SyncPsycopgDatabase(dsn, self._schemas, prepared_statements=prepared_statements)
+        return lambda count: database.run(notify_jobs(count))
+
+    def _find_connection(self, conn: object) -> object:
+        return connections[self._db.alias] if conn is None else conn
 
     def _look_for_end(self, job_id: int, caller: CallerTransaction | None) -> EndedJob | None:
         # The client has no connection besides the caller's, and no worker sees the job before the
@@ -85,7 +100,7 @@ class DjangoApp(App[None]):
     def __init__(self, alias: str | None = None) -> None:
         super().__init__(self._build_dsn)
         self._alias = alias
-        self._client_key: tuple[str, str] | None = None
+        self._client_key: tuple[str, ...] | None = None
         _connections.install(self.hooks)
         # Returns the identifiers of the tasks that a worker runs. None for all.
         self._choose_tasks: ChooseTasks | None = None
@@ -99,6 +114,10 @@ class DjangoApp(App[None]):
     def schema(self) -> str:
         """Return the schema of Graphile Worker."""
         return get_settings().schema
+
+    @property
+    def _notify(self) -> NotifyMode:
+        return get_settings().notify
 
     @property
     def database(self) -> DjangoDatabase:
@@ -245,7 +264,7 @@ class DjangoApp(App[None]):
 
     def _get_sync_client(self) -> sync.Client:
         # A test may override the settings.
-        key = (self.alias, self.schema)
+        key = (self.alias, self.schema, self._notify)
         with self._sync_client_lock:
             if key != self._client_key:
                 self._client_key, self._sync_client = key, None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -14,7 +14,7 @@ from django.core.signals import setting_changed
 from graphile_worker._support.durations import format_exact_duration
 from graphile_worker._support.text import suggest
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.options import default_schema
+from graphile_worker.options import NotifyMode, default_schema
 from graphile_worker.results import Retention
 
 SETTING_NAME = "GRAPHILE_WORKER"
@@ -48,6 +48,8 @@ class QueueSettings:
     """Settings of `graphile-worker`, by the keys of its config file."""
     retention: Retention | None = None
     """What tasks keep of ended jobs, unless they have their own."""
+    notify: NotifyMode = "on_commit"
+    """When workers are notified of added jobs: at the commit, soon after it, or never."""
     admin: bool = True
     """Whether the admin has pages for the queue."""
     migrate: bool = True
@@ -62,6 +64,7 @@ _TYPES: Mapping[str, tuple[type[Any], ...]] = {
     "imports": (list, tuple),
     "worker": (dict,),
     "retention": (Retention, type(None)),
+    "notify": (str,),
     "admin": (bool,),
     "migrate": (bool,),
 }
@@ -94,6 +97,9 @@ def find_problems() -> list[str]:
         elif not isinstance(value, _TYPES[name.lower()]):
             expected = " or ".join(each.__name__ for each in _TYPES[name.lower()])
             problems.append(f"{SETTING_NAME}[{name!r}] must be of type {expected}, got {value!r}.")
+        elif name == "NOTIFY" and value not in get_args(NotifyMode):
+            expected = ", ".join(get_args(NotifyMode))
+            problems.append(f"{SETTING_NAME}[{name!r}] must be one of {expected}, got {value!r}.")
         elif name == "WORKER":
             problems += _find_worker_problems(value) if value else ()
     return problems

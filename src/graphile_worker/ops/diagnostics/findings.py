@@ -85,6 +85,7 @@ class FindingId(StrEnum):
     AUTOVACUUM_OFF = "autovacuum-off"
     DEAD_ROWS = "dead-rows"
     NOTIFY_QUEUE = "notify-queue"
+    NOTIFY_LOCK = "notify-lock"
     CONNECTIONS_FULL = "connections-full"
     UNSAFE_SERVER = "unsafe-server"
     # The diagnosis itself

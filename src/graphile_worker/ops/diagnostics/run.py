@@ -56,6 +56,7 @@ SERVER_CHECKS = (
     Check("old snapshots", server.plan_check_vacuum_blockers),
     Check("dead rows", server.plan_check_dead_rows),
     Check("notifications", server.plan_check_notify_queue),
+    Check("commits with notifications", server.plan_check_notify_lock),
     Check("connections", server.plan_check_connections),
     Check("settings of the server", server.plan_check_durability),
 )

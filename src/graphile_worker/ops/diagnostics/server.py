@@ -1,11 +1,13 @@
 """Checks of the server: ids, old snapshots, dead rows, notifications, connections, settings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from graphile_worker._sql.queries import diagnostics, storage
 from graphile_worker._sql.queries.diagnostics import DeadRows, FreeIds, IdSequence
 from graphile_worker._sql.queries.storage import ServerSetting, VacuumBlocker
 from graphile_worker._sql.queries.workers import RescueLockHolder, get_rescue_lock_holders
+from graphile_worker._support.text import pluralize
 from graphile_worker.ops.diagnostics.context import (
     DiagnosticContext,
     DoctorContext,
@@ -17,6 +19,10 @@ from graphile_worker.ops.text import format_seconds, format_vacuum_blocker, limi
 
 AUTOVACUUM_SETTINGS = ("autovacuum", "track_counts")
 DURABILITY_SETTINGS = ("fsync", "full_page_writes")
+
+# A commit holds the lock of notifications for milliseconds.
+NOTIFY_LOCK_SAMPLES = 5
+NOTIFY_LOCK_SAMPLE_INTERVAL = timedelta(milliseconds=20)
 
 
 # Rules over a snapshot
@@ -179,6 +185,29 @@ def plan_check_notify_queue(context: DoctorContext) -> FindingsPlan:
             evidence=("a session listens and does not read, most likely in an open transaction",),
             advice="End the transaction of the session that listens; it is one of these:",
             sql=context.format_remedy("list_open_transactions"),
+        )
+    ]
+
+
+def plan_check_notify_lock(context: DoctorContext) -> FindingsPlan:
+    """Report that commits wait for each other, because each of them notifies workers."""
+    counts: list[int] = []
+    for _ in range(NOTIFY_LOCK_SAMPLES):
+        counts.append((yield diagnostics.count_notify_waiters(NOTIFY_LOCK_SAMPLE_INTERVAL)))
+    share = sum(count > 0 for count in counts) / len(counts)
+    if share < context.thresholds.notify_lock_warning:
+        return []
+    return [
+        Finding(
+            id=FindingId.NOTIFY_LOCK,
+            severity=Severity.WARNING,
+            title="commits that notify workers wait for each other: "
+            f"up to {pluralize(max(counts), 'session')} at once",
+            evidence=(
+                "each commit with a NOTIFY holds a lock that all databases of the server share",
+            ),
+            advice="If these sessions add jobs, create their app or client with "
+            'notify="coalesced", or add many jobs per call.',
         )
     ]
 

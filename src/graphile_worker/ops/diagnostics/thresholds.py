@@ -52,6 +52,8 @@ class Thresholds:
     """Share of the server's notification queue that is full."""
     notify_critical: float = 0.5
     """Share of the notification queue that makes the finding critical."""
+    notify_lock_warning: float = 0.5
+    """Share of samples in which a commit waits for the lock of notifications."""
     connections_warning: float = 0.9
     """Share of the server's connections that is in use."""
 

@@ -1,7 +1,7 @@
 /** The dialog that changes jobs: values, preview, confirmation, progress, result. */
 import { html, render, useEffect, useState } from "./lib.js";
 import { del, get, post } from "./api.js";
-import { count, plural, zone } from "./format.js";
+import { count, plural, sum, zone } from "./format.js";
 import { tickNow, useLive } from "./live.js";
 import { now, session, texts, timeZone, whyNot } from "./state.js";
 import { Button, Dialog, Field, Notice, State } from "./ui/index.js";
@@ -132,7 +132,6 @@ function Schedule({ set, hasTime }) {
       <input type="number" min="-32768" max="32767" ...${set("priority")} /><//>`;
 }
 
-const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
 const lines = (all) => all.map((text) => html`<p>${text}</p>`);
 const byState = (numbers) => html`<ul class="row">
   ${texts.value.states.map(({ name: state }) => numbers[state] > 0 && html`<li><${State} state=${state} /> ${count(numbers[state])}</li>`)}</ul>`;

@@ -10,6 +10,9 @@ const DASH = "–";
 /** A whole number: "12,431". */
 export const count = (number) => (number == null ? DASH : NUMBER.format(number));
 
+/** The sum of the values of an object, for example of counts by state. */
+export const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
+
 /** A count with its noun: "1 job", "12,431 jobs". */
 export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
 

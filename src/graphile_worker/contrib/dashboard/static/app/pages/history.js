@@ -12,7 +12,8 @@ const RANGES = ["1h", "6h", "24h", "7d"].map((value) => ({ value, label: value.r
 const EXAMPLE = "app = App(retention=Retention(results=True, attempts=True))";
 const between = (from, to) => (job) => job[from] && age((Date.parse(job[to]) - Date.parse(job[from])) / 1000);
 
-const COLUMNS = [
+/** Columns of jobs that ended. */
+export const ENDED_COLUMNS = [
   column.job("id", "Job", { card: "lead" }),
   column.state("state", "Outcome"),
   column.task("task", "Task"),
@@ -77,7 +78,7 @@ export default function History({ query: { range = "1h", task, q, after } }) {
     ${isKept && html`<${Panel} title="Jobs that ended"><div class="stack">
       <${FilterBox} value=${q ?? ""} error=${outcomes.error?.code === "bad_filter" ? outcomes.error : null}
         onApply=${(text) => setQuery({ q: text, after: null })} />
-      <${List} result=${outcomes} rows="outcomes" label="Jobs that ended" columns=${COLUMNS} keyOf=${(job) => `${job.id} ${job.finished_at}`}
+      <${List} result=${outcomes} rows="outcomes" label="Jobs that ended" columns=${ENDED_COLUMNS} keyOf=${(job) => `${job.id} ${job.finished_at}`}
         onOpen=${(job) => navigate(`jobs/${job.id}`)} cursor="after" query=${{ after }} icon="history"
         empty=${["No outcome matches", "Remove a condition of the filter."]} /></div><//>`}
   <//>`;

@@ -7,19 +7,13 @@ import { useShortcuts } from "../keyboard.js";
 import { useLive } from "../live.js";
 import { jobsPath, link, navigate, quote } from "../router.js";
 import { now, session, texts, whyNot } from "../state.js";
-import { Button, Code, Copy, JsonView, Loaded, Menu, Notice, Page, Panel, State, Time, toast } from "../ui/index.js";
+import { Button, Code, Copy, Facts, JsonView, Loaded, Menu, Notice, Page, Panel, State, Time, copy, toast } from "../ui/index.js";
 
 export const title = "Job";
 
 const jobsLink = (field, value) => html`<a class="mono" href=${link(jobsPath(`${field}:${quote(value)}`))}>${value}</a>`;
 
-const copyItem = (label, text) => ({
-  label,
-  onClick: async () => {
-    const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
-    toast(isCopied ? "Copied." : "The browser does not allow copying here.", isCopied ? "good" : "warn");
-  },
-});
+const copyItem = (label, text) => ({ label, onClick: () => copy(text) });
 
 function Actions({ id, data: { job, state, actions } }) {
   const isProduction = session.value?.environment?.level === "production";
@@ -87,7 +81,7 @@ function Document({ id, kind, heading }) {
     ${remark && html`<p class="muted">${remark}</p>`}<//>`;
 }
 
-function Facts({ job, traceId }) {
+function Details({ job, traceId }) {
   const when = (at) => at && html`<${Time} at=${at} kind="both" />`;
   const trace = html`<span class="mono">${traceId}</span>`;
   const url = session.value.trace_url?.replace("{trace_id}", traceId);
@@ -105,8 +99,7 @@ function Facts({ job, traceId }) {
     Revision: job.revision != null && String(job.revision),
     Trace: traceId && (url ? html`<a href=${url} target="_blank" rel="noreferrer">${trace}</a>` : trace),
   };
-  return html`<${Panel} title="Details"><dl class="facts">
-    ${Object.entries(facts).map(([label, value]) => value && html`<dt>${label}</dt><dd>${value}</dd>`)}</dl><//>`;
+  return html`<${Panel} title="Details"><${Facts} facts=${facts} /><//>`;
 }
 
 export default function JobPage({ params: { id } }) {
@@ -149,7 +142,7 @@ export default function JobPage({ params: { id } }) {
       </div>
       <div class="stack">
         ${!isGone && timeline}
-        ${job && html`<${Facts} job=${job} traceId=${data.trace_id} />`}
+        ${job && html`<${Details} job=${job} traceId=${data.trace_id} />`}
       </div>
     </div>
   <//>`;

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../lib.js";
 import { isOutage } from "../api.js";
 import { openBulk } from "../bulk.js";
 import { FilterBox } from "../filterbox.js";
-import { age, count, plural, secondsSince, time } from "../format.js";
+import { age, count, plural, secondsSince, sum, time } from "../format.js";
 import { useShortcuts } from "../keyboard.js";
 import { useLive } from "../live.js";
 import { link, navigate, setQuery } from "../router.js";
@@ -97,8 +97,6 @@ function useJobs(params, isInUse) {
   };
   return { view, error, isCurrent: view?.key === key, show };
 }
-
-const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
 
 /** Counts of the tabs: from the overview without a filter, otherwise counted every 10 s. */
 function useCounts(q, newest) {

@@ -5,8 +5,9 @@ import { jobsPath, link, quote } from "../router.js";
 import { HEALTH_ICONS } from "../shell.js";
 import { dataAge, overview, problem, texts, whyNot } from "../state.js";
 import {
-  Button, Chart, Code, Empty, Icon, JobLink, Loading, Page, Panel, Problem, Stat, State, Table, act, column,
+  Button, Chart, Code, Empty, Icon, Loading, Page, Panel, Problem, Stat, Table, act, column,
 } from "../ui/index.js";
+import { ENDED_COLUMNS } from "./history.js";
 
 export const title = "Overview";
 
@@ -15,7 +16,6 @@ const MAX_NOTES = 3;
 const jobsLink = (filter) => link(jobsPath(filter));
 const taskLink = (task, state) => jobsLink(`task:${quote(task)}${state ? ` state:${state}` : ""}`);
 const HISTORY = html`<a href=${link("history")}>History</a>`;
-const firstLine = ({ error }) => error?.split("\n")[0];
 
 function Alert({ alert: { action, severity, title: what, evidence, advice, shell, sql, link: path } }) {
   return html`<li class="alert" data-severity=${severity}>
@@ -62,8 +62,6 @@ function Throughput({ series }) {
     : html`<p class="muted">The chart starts after two samples, within a few seconds.</p>`}<//>`;
 }
 
-const error = { key: "error", fill: true, card: "line", render: firstLine };
-
 const TASK_COLUMNS = [
   {
     key: "identifier", label: "Task", sort: true, card: "lead",
@@ -77,7 +75,7 @@ const TASK_COLUMNS = [
   ...texts.value.states.map(({ name: state, label }) => column.number(state, label, {
     render: (task) => task[state] > 0 && html`<a href=${taskLink(task.identifier, state)}>${count(task[state])}</a>`,
   })),
-  { ...error, label: "Newest error" },
+  column.line("error", "Newest error", { sort: false }),
 ];
 
 function Tasks({ tasks, task_count: total }) {
@@ -87,21 +85,11 @@ function Tasks({ tasks, task_count: total }) {
     <${Table} columns=${columns} rows=${tasks} keyOf=${(task) => task.identifier} label="Jobs by task" /><//>`;
 }
 
-const ENDED_COLUMNS = [
-  { key: "id", label: "Job", card: "lead", render: (job) => html`<${JobLink} id=${job.id} />` },
-  column.task("task", "Task", { sort: false }),
-  { key: "state", label: "Outcome", card: "end", render: (job) => html`<${State} state=${job.state} />` },
-  {
-    key: "duration", label: "Took", align: "right",
-    render: ({ started_at: from, finished_at: to }) => from && age((Date.parse(to) - Date.parse(from)) / 1000),
-  },
-  column.when("finished_at", "Ended", { sort: false }),
-  { ...error, label: "Error" },
-];
+const isBrief = ({ key }) => !["wait", "attempt", "worker"].includes(key);
 
 function Ended({ ended }) {
   return ended?.length > 0 && html`<${Panel} title="What ended last" actions=${HISTORY}>
-    <${Table} columns=${ENDED_COLUMNS} rows=${ended} keyOf=${(job) => `${job.id} ${job.finished_at}`} label="Jobs that ended last" /><//>`;
+    <${Table} columns=${ENDED_COLUMNS.filter(isBrief)} rows=${ended} keyOf=${(job) => `${job.id} ${job.finished_at}`} label="Jobs that ended last" /><//>`;
 }
 
 /** A queue without any job: how to add the first. */

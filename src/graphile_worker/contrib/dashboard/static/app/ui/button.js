@@ -21,18 +21,17 @@ export function Button({ onClick, kind, disabledReason, icon, label, href, child
     ${icon && html`<${Icon} name=${icon} />`}${children}${disabledReason && html`<span class="visually-hidden"> (${disabledReason})</span>`}<//>`;
 }
 
-/** Copies a text to the clipboard. */
-export function Copy({ text, label = "Copy" }) {
-  const [isDone, setDone] = useState(false);
-  const copied = () => {
-    setDone(true);
-    setTimeout(() => setDone(false), 1500);
-  };
-  // Browsers have a clipboard only over https and on localhost.
-  const copy = async () => navigator.clipboard.writeText(text).then(copied);
-  const onClick = () => copy().catch(() => toast("The browser does not allow copying here.", "warn"));
-  return html`<${Button} kind="quiet" icon=${isDone ? "succeeded" : "copy"} onClick=${onClick} label=${isDone ? "Copied" : label} />`;
+/** Copies a text to the clipboard, which browsers have only over https and on localhost. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast("Copied.", "good");
+  } catch {
+    toast("The browser does not allow copying here.", "warn");
+  }
 }
+
+export const Copy = ({ text, label = "Copy" }) => html`<${Button} kind="quiet" icon="copy" label=${label} onClick=${() => copy(text)} />`;
 
 /** A button that opens a list of actions, which are props of buttons. With an icon, the label is for screen readers. */
 export function Menu({ label, items, icon, kind }) {

@@ -1,0 +1,100 @@
+"""Jobs that are added in your transaction are announced when it commits."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import psycopg_pool
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from graphile_worker import Client, sync
+from tests.conftest import TestDatabase
+from tests.integrations.kinds import KINDS, done
+from tests.support.announcements import Announcements
+
+# These libraries report a commit, so nothing is announced before it.
+REPORTING_KINDS = (
+    "SQLAlchemy Connection, psycopg2",
+    "SQLAlchemy Session, psycopg",
+    "SQLAlchemy scoped_session, psycopg",
+    "Django proxy",
+    "Django wrapper, server-side binding",
+    "SQLAlchemy AsyncConnection, asyncpg",
+    "SQLAlchemy AsyncSession, psycopg",
+    "SQLAlchemy async_scoped_session, asyncpg",
+)
+OTHER_KINDS = ("psycopg", "psycopg2", "psycopg async", "asyncpg", "asyncpg pool")
+
+SHORT = timedelta(milliseconds=1)
+
+
+@pytest.fixture(scope="module")
+def database(shared_database: TestDatabase) -> TestDatabase:
+    return shared_database
+
+
+@pytest.fixture
+def announcements(database: TestDatabase) -> Iterator[Announcements]:
+    with closing(Announcements(database.dsn)) as announcements:
+        yield announcements
+
+
+async def test_jobs_are_announced_after_the_commit_that_a_library_reports(
+    database: TestDatabase, announcements: Announcements
+) -> None:
+    for kind in REPORTING_KINDS:
+        async with KINDS[kind](database) as lent:
+            lent.client = lent.client_class(
+                database.dsn, schema=database.schema, notify="coalesced", notify_interval=SHORT
+            )
+            await lent.begin()
+            await lent.ask("add_job", "task", job_key="key")
+            await lent.ask("add_job", "task")
+            await lent.savepoint()
+            await lent.ask("add_job", "task")
+            await lent.rollback_to_savepoint()
+            # Longer than both hints that other libraries need.
+            assert announcements.wait_quietly(0.6) == [], kind
+
+            await lent.commit()
+            announcements.wait_for(2)
+            await done(lent.client.close())
+            announcements.read()
+
+
+async def test_a_library_that_reports_no_commits_gets_two_hints(
+    database: TestDatabase, announcements: Announcements
+) -> None:
+    for kind in OTHER_KINDS:
+        async with KINDS[kind](database) as lent:
+            lent.client = lent.client_class(
+                database.dsn, schema=database.schema, notify="coalesced", notify_interval=SHORT
+            )
+            await lent.begin()
+            await lent.ask("add_job", "task")
+            await lent.commit()
+
+            assert announcements.wait_for(2) == [1, 1], kind
+            await done(lent.client.close())
+            assert announcements.read() == [], kind
+
+
+async def test_jobs_of_your_pool_are_announced_on_it(
+    database: TestDatabase, announcements: Announcements
+) -> None:
+    async with psycopg_pool.AsyncConnectionPool(database.dsn, min_size=1, open=False) as pool:
+        async with Client(pool, schema=database.schema, notify="coalesced") as client:
+            await client.add_job("task")
+        announcements.wait_for(1)
+    engine = create_async_engine(database.sqlalchemy_url("asyncpg"))
+    async with Client(engine, schema=database.schema, notify="coalesced") as client:
+        await client.add_job("task")
+    announcements.wait_for(1)
+    await engine.dispose()
+    blocking_engine = sqlalchemy.create_engine(database.sqlalchemy_url("psycopg"))
+    with sync.Client(blocking_engine, schema=database.schema, notify="coalesced") as blocking:
+        blocking.add_job("task")
+    announcements.wait_for(1)
+    blocking_engine.dispose()
