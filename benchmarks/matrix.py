@@ -4,6 +4,9 @@ Each fetch is a transaction that is rolled back, so that all of them find the sa
 the statement and its rows, as a worker sends it: over and over on one connection, prepared. Clean
 and other table take turns, and the ratio is the median of the turns' ratios.
 
+Where jobs that cannot be claimed precede the others, most fetches of a worker search around the
+position of the first job that a full scan found. The full scan is timed too.
+
 Then our own indexes are dropped, and ours without them and the reference's statement, which the npm
 package itself is asked for, take turns on what is left.
 """
@@ -29,7 +32,9 @@ from benchmarks.server import Database, Server
 from benchmarks.tables import CLEAN, TABLES, Table, build
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import (
+    JobPosition,
     claim_jobs,
+    claim_jobs_around,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
@@ -40,7 +45,7 @@ from tests.support.tools import NODE
 
 SIZES = (1, 100, 500)
 
-# After so many a server uses one plan for all, if it ever does; but nobody waits longer than that.
+# A server keeps one plan after a few executions, if it ever does. These limit the warm-up.
 WARM_UP = 12
 WARM_UP_SECONDS = 5.0
 
@@ -50,6 +55,7 @@ OUR_INDEXES = """
 """
 
 Fetch = Callable[[], float]
+Flags = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,9 @@ def _table(
 ) -> dict[str, Any]:
     with _built(server, table, scale) as database:
         cells = {str(size): _cell(database, table, clean, size, fetches) for size in sizes}
+        # Later, because each fetch that is rolled back leaves dead rows.
+        for size in sizes:
+            cells[str(size)] |= _full_scan(database, table, size, fetches)
         with database.connected() as connection:
             had_indexes = _drop_our_indexes(connection)
         for size in sizes:
@@ -103,11 +112,18 @@ def _cell(
     database: Database, table: Table, clean: Database, size: int, fetches: int
 ) -> dict[str, Any]:
     """Ours on this table and on the clean one, in turn."""
+    flags = table.forbidden_flags
+    position = _find_position(database, table, size)
+
+    def usual(tasks: list[int]) -> list[Statement]:
+        return [*cheap(tasks, size), ours(tasks, size)]
+
+    def statements(tasks: list[int]) -> list[Statement]:
+        return usual(tasks) if position is None else [around(tasks, size, position, flags)]
+
     with (
-        _fetching(
-            database, lambda tasks: [*cheap(tasks, size), ours(tasks, size)], table.tasks
-        ) as here,
-        _fetching(clean, lambda tasks: [*cheap(tasks, size), ours(tasks, size)], 1) as there,
+        _fetching(database, statements, table.tasks) as here,
+        _fetching(clean, usual, 1) as there,
     ):
         turns = _turns([here, there], fetches)
     return {
@@ -117,17 +133,44 @@ def _cell(
     }
 
 
+def _full_scan(database: Database, table: Table, size: int, fetches: int) -> dict[str, Any]:
+    """Ours where it searches all jobs, which is then rare."""
+    if _find_position(database, table, size) is None:
+        return {}
+    with _fetching(
+        database, lambda tasks: [ours(tasks, size, table.forbidden_flags)], table.tasks
+    ) as fetch:
+        return {"full_scan_ms": _median_ms(fetch() for _ in range(fetches))}
+
+
+def _find_position(database: Database, table: Table, size: int) -> JobPosition | None:
+    """Return the position around which a worker searches after a full scan, if it does."""
+    with database.connected() as connection, connection.transaction(force_rollback=True):
+        tasks = dict.fromkeys(_task_ids(connection, table.tasks), "task")
+        query = claim_jobs(
+            "pool", tasks, limit=size, skip_flags=list(table.forbidden_flags) or None
+        )
+        scan = _rendered(query)
+        rows = psycopg.RawCursor(connection).execute(scan.text, scan.args).fetchall()
+    behind = (each.job for each in query.read(rows) if each.is_behind_soonest)
+    return next(((job.priority, job.run_at) for job in behind), None)
+
+
 def _beside(
     database: Database, table: Table, size: int, fetches: int, had_indexes: bool
 ) -> dict[str, Any]:
-    """Ours and the reference's on this table, without indexes of ours."""
-    claim = reference_claim(size)
+    """Ours and the reference's on this table, without the indexes of this package."""
+    flags = table.forbidden_flags
+    claim = reference_claim(size, flags)
+    given = (list(flags),) if flags else ()
     with (
         _fetching(
-            database, lambda tasks: [*cheap(tasks, size), ours_unindexed(tasks, size)], table.tasks
+            database,
+            lambda tasks: [*cheap(tasks, size, flags), ours_unindexed(tasks, size, flags)],
+            table.tasks,
         ) as mine,
         _fetching(
-            database, lambda tasks: [Statement(claim, ("pool", tasks))], table.tasks
+            database, lambda tasks: [Statement(claim, ("pool", tasks, *given))], table.tasks
         ) as theirs,
     ):
         turns = _turns([mine, theirs], fetches)
@@ -137,33 +180,44 @@ def _beside(
     return found
 
 
-def plain(tasks: list[int], size: int) -> Statement:
-    return _rendered(claim_plain_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+def plain(tasks: list[int], size: int, flags: Flags = ()) -> Statement:
+    return _claiming(claim_plain_jobs, tasks, size, flags)
 
 
-def soonest(tasks: list[int], size: int) -> Statement:
-    return _rendered(claim_soonest_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+def soonest(tasks: list[int], size: int, flags: Flags = ()) -> Statement:
+    return _claiming(claim_soonest_jobs, tasks, size, flags)
 
 
-def cheap(tasks: list[int], size: int) -> list[Statement]:
-    return [plain(tasks, size), soonest(tasks, size)]
+def cheap(tasks: list[int], size: int, flags: Flags = ()) -> list[Statement]:
+    return [plain(tasks, size, flags), soonest(tasks, size, flags)]
 
 
-def ours(tasks: list[int], size: int) -> Statement:
-    return _rendered(claim_jobs("pool", dict.fromkeys(tasks, "task"), limit=size))
+def around(tasks: list[int], size: int, position: JobPosition, flags: Flags = ()) -> Statement:
+    return _claiming(claim_jobs_around, tasks, size, flags, since=position)
 
 
-def ours_unindexed(tasks: list[int], size: int) -> Statement:
-    return _rendered(claim_jobs_unindexed("pool", dict.fromkeys(tasks, "task"), limit=size))
+def ours(tasks: list[int], size: int, flags: Flags = ()) -> Statement:
+    return _claiming(claim_jobs, tasks, size, flags)
+
+
+def ours_unindexed(tasks: list[int], size: int, flags: Flags = ()) -> Statement:
+    return _claiming(claim_jobs_unindexed, tasks, size, flags)
+
+
+def _claiming(
+    claim: Callable[..., Query[Any]], tasks: list[int], size: int, flags: Flags, **more: Any
+) -> Statement:
+    known = dict.fromkeys(tasks, "task")
+    return _rendered(claim("pool", known, limit=size, skip_flags=list(flags) or None, **more))
 
 
 def _rendered(query: Query[Any]) -> Statement:
     return Statement(render_bytes(query.statement, Schemas.from_names(SCHEMA)), query.args)
 
 
-def reference_claim(size: int) -> bytes:
+def reference_claim(size: int, flags: Flags = ()) -> bytes:
     program = ROOT / "benchmarks" / "programs" / "node_claim.mjs"
-    command = [str(NODE), str(program), str(PACKAGE), SCHEMA, str(size)]
+    command = [str(NODE), str(program), str(PACKAGE), SCHEMA, json.dumps(list(flags)), str(size)]
     done = subprocess.run(command, capture_output=True, check=True)
     text: str = json.loads(done.stdout)[str(size)]
     return text.encode()
@@ -187,9 +241,6 @@ def _fetching(
     With the first statement that finds as many jobs as the last: the usual one, for a worker.
     """
     with psycopg.connect(database.url, autocommit=True) as connection:
-        known = connection.execute(
-            "select id from graphile_worker._private_tasks order by id limit %s", (tasks,)
-        )
         cursor = psycopg.RawCursor(connection)
 
         def fetched(asked: Statement) -> tuple[float, int]:
@@ -201,7 +252,7 @@ def _fetching(
             connection.pgconn.exec_(b"rollback")
             return taken, len(rows)
 
-        given = statements([row[0] for row in known])
+        given = statements(_task_ids(connection, tasks))
         enough = fetched(given[-1])[1]
         chosen = next(asked for asked in given if fetched(asked)[1] >= enough)
 
@@ -212,6 +263,13 @@ def _fetching(
 
         _warm_up(fetch)
         yield fetch
+
+
+def _task_ids(connection: psycopg.Connection, count: int) -> list[int]:
+    known = connection.execute(
+        "select id from graphile_worker._private_tasks order by id limit %s", (count,)
+    )
+    return [row[0] for row in known]
 
 
 def _warm_up(fetch: Fetch) -> None:

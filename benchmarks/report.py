@@ -140,10 +140,24 @@ def _matrix_table(result: Result) -> list[str]:
     return [
         *_matrix_rows(result, lambda cell: f"{cell['ms']:.1f} ms, {cell['ratio']:.1f} ×"),
         "",
+        *_full_scan_rows(result),
         beside,
         "",
         *_matrix_rows(result, _without_indexes),
     ]
+
+
+def _full_scan_rows(result: Result) -> list[str]:
+    """Return the searches of all jobs, on tables where other fetches search around a position."""
+    tables = [each for each in result["tables"] if "full_scan_ms" in each["cells"]["1"]]
+    if not tables:
+        return []
+    rows = _matrix_rows({"tables": tables}, lambda cell: f"{cell['full_scan_ms']:.1f} ms")
+    return ["A search of all jobs, for at most a tenth of the time:", "", *rows, ""]
+
+
+def _blocked_table(result: Result) -> list[str]:
+    return _matrix_rows(result, lambda cell: f"{cell['ratio']:.1f} ×")
 
 
 def _matrix_rows(result: Result, told: Callable[[dict[str, float]], str]) -> list[str]:
@@ -450,6 +464,7 @@ TABLE_OF: dict[str, Callable[[Result], list[str]]] = {
     "add": _adding_table,
     "startup": _startup_table,
     "matrix": _matrix_table,
+    "blocked": _blocked_table,
     "snapshot": _snapshot_table,
     "endurance": _endurance_table,
     "waiting": _waiting_table,

@@ -7,6 +7,7 @@ import psycopg
 
 READY = 20_000
 IDENTIFIERS = 200
+FLAG = "forbidden"
 
 TASKS = """
     insert into graphile_worker._private_tasks (identifier)
@@ -19,11 +20,11 @@ QUEUES = """
            case when %(locked)s then 'another worker' end
     from generate_series(%(first)s, %(first)s + %(count)s - 1) as number
 """
-# Task, queue, priority, age and attempts are what the tables differ in; the number of a row is its
+# Tables differ in task, queue, priority, age, attempts and flag. The number of a row is its
 # payload, and spreads rows over tasks and queues.
 JOBS = """
     insert into graphile_worker._private_jobs
-      (task_id, job_queue_id, payload, priority, run_at, attempts)
+      (task_id, job_queue_id, payload, priority, run_at, attempts, flags)
     select (
              select id from graphile_worker._private_tasks
              where identifier = 'task_' || %(task)s
@@ -35,7 +36,8 @@ JOBS = """
            json_build_object('id', number),
            %(priority)s,
            now() + %(due)s::interval,
-           %(attempts)s
+           %(attempts)s,
+           case when %(flag)s::text is not null then jsonb_build_object(%(flag)s::text, true) end
     from generate_series(0, %(count)s - 1) as number
 """
 
@@ -61,9 +63,10 @@ class Filler:
         priority: int = 0,
         due: str = "0",
         attempts: int = 0,
+        flag: str | None = None,
     ) -> None:
         given = {"count": count, "task": task, "tasks": tasks, "queue": queue, "queues": queues}
-        more = {"priority": priority, "due": due, "attempts": attempts}
+        more = {"priority": priority, "due": due, "attempts": attempts, "flag": flag}
         self.connection.execute(JOBS, {**given, **more})
 
     def many(self, count: int) -> int:
@@ -80,6 +83,8 @@ class Table:
     fill: Callable[[Filler], None]
     tasks: int = 1
     """How many tasks the worker has."""
+    forbidden_flags: tuple[str, ...] = ()
+    """The flags of jobs that the worker must not claim."""
 
 
 def ready(fill: Filler) -> None:
@@ -140,6 +145,19 @@ def stuck_queues(fill: Filler) -> None:
     fill.jobs(free, queue=stuck, queues=free)
 
 
+def forbidden_flag(fill: Filler) -> None:
+    fill.jobs(fill.many(100_000), flag=FLAG, due="-1 hour")
+    fill.jobs(READY)
+
+
+def busy_tenant(fill: Filler) -> None:
+    busy, free = 4, 3_996
+    fill.queues(busy, locked=True)
+    fill.queues(free, first=busy)
+    fill.jobs(fill.many(90_000), queues=busy, due="-1 hour")
+    fill.jobs(READY, queue=busy, queues=free)
+
+
 def identifiers(fill: Filler) -> None:
     fill.jobs(fill.many(IDENTIFIERS * 1_000), tasks=IDENTIFIERS)
 
@@ -168,6 +186,19 @@ TABLES = (
         "5,000 locked queues first + 1,000 queued",
         "queued",
         stuck_queues,
+    ),
+    Table(
+        "forbidden_flag",
+        "100,000 with a forbidden flag first + 20,000",
+        "free",
+        forbidden_flag,
+        forbidden_flags=(FLAG,),
+    ),
+    Table(
+        "busy_tenant",
+        "90,000 in 4 locked queues first + 20,000 in 3,996 queues",
+        "queued",
+        busy_tenant,
     ),
     Table("identifiers", "200 tasks with 1,000 each", "free", identifiers, tasks=IDENTIFIERS),
 )

@@ -1,8 +1,9 @@
 // The statement by which the reference takes jobs, asked from the package itself:
-// node node_claim.mjs <package> <schema> <jobs> [<jobs> …] prints one JSON object, jobs → statement.
+// node node_claim.mjs <package> <schema> <forbidden flags as JSON> <jobs> [<jobs> …] prints one JSON
+// object, jobs → statement.
 import { pathToFileURL } from "node:url";
 
-const [, , reference, schema, ...sizes] = process.argv;
+const [, , reference, schema, flags, ...sizes] = process.argv;
 const { batchGetJobs } = await import(pathToFileURL(`${reference}/dist/sql/getJobs.js`));
 
 async function claim(size) {
@@ -19,7 +20,7 @@ async function claim(size) {
     resolvedPreset: { worker: { preparedStatements: true, useNodeTime: false } },
   };
   const withPgClient = { withRetries: (use) => use(client) };
-  await batchGetJobs(options, withPgClient, { task: () => {} }, "pool", null, size);
+  await batchGetJobs(options, withPgClient, { task: () => {} }, "pool", JSON.parse(flags), size);
   return asked.at(-1);
 }
 

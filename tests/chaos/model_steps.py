@@ -7,7 +7,7 @@ the database as it was.
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from graphile_worker._sql.queries.claim import (
     ReleasedJob,
     check_ready_jobs,
     claim_jobs,
+    claim_jobs_around,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
@@ -55,7 +56,9 @@ from tests.support.sql import Sql
 LEASE = 10
 # More would not be among the soonest jobs, where a fetch may take fewer than there are.
 MOST_JOBS = 18
-WAYS = ("as a worker", "plain", "soonest", "everywhere", "unindexed")
+WAYS = ("as a worker", "plain", "soonest", "around", "everywhere", "unindexed")
+# Any position: so few jobs are all among the first ones.
+AROUND = (0, datetime(2026, 1, 1, tzinfo=UTC))
 TASKS = ("send", "resize")
 TROUBLES = ("sweep", "sweep", "recover workers", "unlock stale", "force unlock", "return unknown")
 
@@ -326,6 +329,7 @@ class Steps(RuleBasedStateMachine):
             "as a worker": [claim_plain_jobs, claim_soonest_jobs, claim_jobs],
             "plain": [claim_plain_jobs],
             "soonest": [claim_soonest_jobs],
+            "around": [partial(claim_jobs_around, since=AROUND)],
             "everywhere": [claim_jobs],
             "unindexed": [claim_jobs_unindexed],
         }

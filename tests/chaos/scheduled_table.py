@@ -226,6 +226,8 @@ class TableOfJobs:
         if way in ("claim_plain_jobs", "claim_soonest_jobs"):
             # The server searched for no time at all.
             taken = [(*each, due, "0") for each in taken]
+        if way == "claim_jobs":
+            taken = [(*each, "0", False) for each in taken]
         return taken
 
     def _count_due(self, limit: int, now: float) -> int | None:

@@ -4,10 +4,12 @@ Each obstacle is of a kind that one way to find candidates cannot see past; behi
 few jobs, which have to come out in their order.
 """
 
+import asyncio
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,12 +21,16 @@ from graphile_worker._sql.queries.claim import (
     NO_BYTE_LIMIT,
     JobPosition,
     claim_jobs,
+    claim_jobs_around,
     claim_plain_jobs,
     claim_soonest_jobs,
+    complete_claimed_jobs,
     get_task_ids,
     register_tasks,
 )
+from graphile_worker._sql.query import Query
 from graphile_worker._sql.render import render_bytes
+from graphile_worker._worker.fetch_strategy import JobFetcher
 from tests.support.pools import Pool, open_pool, open_session, payloads
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -418,20 +424,27 @@ def test_the_server_keeps_one_plan_and_takes_it_for_a_cheap_one(sql, fill, index
     assert kept == [(True,)] * len(STATEMENTS)
 
 
-def prepare_all(sql: Sql) -> None:
+def prepare_all(sql: Sql, statements: Iterable[str] = STATEMENTS) -> None:
     """Every statement under its own name, as only what was prepared has a plan that is kept."""
-    for statement in STATEMENTS:
+    for statement in statements:
         text = render_bytes(statement, Schemas.from_names(sql.schema))
         types = b"(text, int[], text[], int, text, int, text, int)"
         sql.connection.execute(f"prepare {statement} ".encode() + types + b" as " + text)
 
 
 def explained_again(
-    sql: Sql, pool: Pool, limit: int, statement: str, how: str = "analyze"
+    sql: Sql,
+    pool: Pool,
+    limit: int,
+    statement: str,
+    how: str = "analyze",
+    *,
+    since: JobPosition | None = None,
 ) -> dict[str, Any]:
     """What a fetch by a prepared statement does, without its doing it."""
     tasks = ",".join(map(str, pool.tasks))
-    taking = f"execute {statement} ('{pool.id}', '{{{tasks}}}', '{{{FLAG}}}', {limit}, {NO_PLACE})"
+    place = f"null, {since[0]}, '{since[1]}', {NO_BYTE_LIMIT}" if since else NO_PLACE
+    taking = f"execute {statement} ('{pool.id}', '{{{tasks}}}', '{{{FLAG}}}', {limit}, {place})"
     with sql.connection.transaction(force_rollback=True):
         plan: dict[str, Any] = sql.value(f"explain ({how}, format json) {taking}")[0]["Plan"]
     return plan
@@ -530,6 +543,115 @@ def test_what_is_gone_but_cannot_be_forgotten_is_not_read_from_a_place_on(
     somebody.close()
 
     assert read[place] < read[None] / 10
+
+
+# Around a position, behind jobs that cannot be claimed
+
+
+def blocked_jobs(fill: Filler, count: int) -> None:
+    """Jobs with a forbidden flag, jobs of few locked queues, and many locked queues."""
+    fill.jobs(count, flag=FLAG, due="-4 hours")
+    fill.queues("busy", 4, locked=True)
+    fill.jobs(count, queues="busy", of=4, due="-3 hours")
+    fill.queues("stuck", count // 10, locked=True)
+    fill.jobs(count // 10, queues="stuck", of=count // 10, due="-2 hours")
+
+
+def test_a_search_around_a_position_reads_no_more_pages_for_blocked_jobs(indexed_pool, sql, fill):
+    def pages(mode: str, since: JobPosition) -> tuple[int, ...]:
+        sql.run("select set_config('plan_cache_mode', $1, false)", mode)
+        sql.run("discard plans")
+        statement, how = "claim_jobs_around", "analyze, buffers"
+        return tuple(
+            pages_of(explained_again(sql, indexed_pool, limit, statement, how, since=since))
+            for limit in (1, 100)
+        )
+
+    prepare_all(sql, ["claim_jobs_around"])
+    sql.run("analyze")
+    fill.queues("mine", 1_000)
+    fill.jobs(2_000, queues="mine", of=1_000, due="-1 minute")
+    position = (0, sql.value("select max(run_at) from :schema._private_jobs"))
+    clean = {mode: pages(mode, position) for mode in MODES}
+
+    # First with the statistics of the empty table, then with those of the full one.
+    blocked_jobs(fill, 10_000)
+    for prepare in (lambda: None, fill.vacuum):
+        prepare()
+        found = {mode: pages(mode, position) for mode in MODES}
+
+        assert {mode: found[mode] for mode in MODES if found[mode][0] > clean[mode][0] + 600} == {}
+        assert {mode: each for mode, each in found.items() if each[1] > 3 * clean[mode][1]} == {}
+
+
+def test_the_soonest_jobs_and_those_on_both_sides_of_a_position_are_taken_in_order(
+    indexed_pool, sql, fill
+):
+    blocked_jobs(fill, 1_000)
+    add_ready(sql)
+    # Between numbers 5 and 6: the blocked jobs have the same priority and are older.
+    place = (0, sql.value("select now() - interval '15 seconds'"))
+
+    taken = indexed_pool.claim_by(claim_jobs_around, 100, since=place, skip_flags=[FLAG])
+
+    assert payloads(taken) == list(range(len(READY)))
+
+
+def test_around_a_position_a_queue_with_an_earlier_job_elsewhere_is_skipped(
+    indexed_pool, sql, fill
+):
+    fill.jobs(500, flag=FLAG, due="-4 hours")
+    fill.queues("mine", 2)
+    fill.jobs(1, queues="mine", due="-3 hours")
+    fill.jobs(500, flag=FLAG, due="-2 hours")
+    fill.jobs(4, queues="mine", of=2, due="-1 minute")
+    place = (0, sql.value("select max(run_at) from :schema._private_jobs"))
+
+    def take(way: Callable[..., Any], **more: Any) -> list[tuple[object, object]]:
+        taken = indexed_pool.claim_by(way, 10, skip_flags=[FLAG], **more)
+        return [(each.job.queue_name, each.job.payload) for each in taken]
+
+    assert take(claim_jobs_around, since=place) == [("mine1", 1)]
+    assert take(claim_jobs) == [("mine0", 0)]
+
+
+async def test_a_fetcher_finds_all_jobs_behind_blocked_ones_in_order(indexed_pool, database, fill):
+    blocked_jobs(fill, 3_000)
+    fill.queues("mine", 5)
+    fill.jobs(60, queues="mine", of=5, due="-1 minute")
+    fill.jobs(60, due="-1 second")
+    db = CountingDatabase(database.dsn, Schemas.from_names(database.schema), max_size=1)
+    fetcher = JobFetcher(db, {})
+    fetcher.has_indexes = True
+
+    taken: list[Any] = []
+    while True:
+        held = await fetcher.fetch("pool", indexed_pool.tasks, limit=5, skip_flags=[FLAG])
+        if held:
+            taken += payloads(held)
+            queues = [each.queue_id for each in held if each.queue_id is not None]
+            ids = [each.job.id for each in held]
+            await db.run(complete_claimed_jobs("pool", ids, queues))
+        elif fetcher.next_fetch_at is None:
+            break
+        else:
+            await asyncio.sleep(max(0.0, fetcher.next_fetch_at - time.monotonic()))
+    await db.close()
+
+    assert taken == [*range(60)] * 2
+    assert db.counts["claim_jobs_around"] > db.counts["claim_jobs"]
+
+
+class CountingDatabase(PsycopgDatabase):
+    """Counts the statements that it runs."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.counts: Counter[str] = Counter()
+
+    async def run(self, query: Query[Any]) -> Any:
+        self.counts[str(query.statement)] += 1
+        return await super().run(query)
 
 
 def explained(

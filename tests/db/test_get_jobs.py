@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from graphile_worker._sql.queries.claim import (
     NO_BYTE_LIMIT,
     ClaimedJob,
     claim_jobs,
+    claim_jobs_around,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
@@ -615,7 +617,13 @@ def test_only_the_ids_of_the_named_tasks_are_returned(pool):
 # What is said of a job
 
 
-WAYS = [claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]
+WAYS = [
+    claim_plain_jobs,
+    claim_soonest_jobs,
+    partial(claim_jobs_around, since=(0, LONG_AGO)),
+    claim_jobs,
+    claim_jobs_unindexed,
+]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.args[0])

@@ -115,7 +115,7 @@ def test_a_table_of_the_matrix_has_jobs_to_be_found(server, table):
             (table.tasks,),
         ).fetchone()
         assert known is not None
-        statement = ours(known[0], 100)
+        statement = ours(known[0], 100, table.forbidden_flags)
         taken = psycopg.RawCursor(connection).execute(statement.text, statement.args).fetchall()
 
     assert len(taken) == 100

@@ -21,6 +21,7 @@ from tests.support.clocks import ManualClock
 from tests.support.jobs import make_job
 
 PLAIN, SOONEST, FULL_SCAN = "claim_plain_jobs", "claim_soonest_jobs", "claim_jobs"
+AROUND = "claim_jobs_around"
 
 
 class Scene:
@@ -38,6 +39,8 @@ class Scene:
         # How long the server searches, and how long the answer travels.
         self.search_seconds = 0.0
         self.travel_seconds = 0.0
+        # Whether other jobs precede those that a full scan finds.
+        self.is_behind = False
         database: Any = self
         self.fetch = JobFetcher(database, self.claimed_jobs)
         self.fetch.has_indexes = True
@@ -52,7 +55,12 @@ class Scene:
         self._clock.now += self.search_seconds + self.travel_seconds
         queue_ids = self.ready.get(str(query.statement), [])[: int(str(query.args[3]))]
         return [
-            ClaimedJob(make_job(id=n), queue, search_seconds=self.search_seconds)
+            ClaimedJob(
+                make_job(id=n),
+                queue,
+                search_seconds=self.search_seconds,
+                is_behind_soonest=self.is_behind,
+            )
             for n, queue in enumerate(queue_ids)
         ]
 
@@ -369,3 +377,65 @@ async def test_an_idle_pool_pauses_between_full_scans_for_the_duration_of_one(sl
     assert slow.fetch.next_fetch_at == pytest.approx(clock.now + 0.1)
     assert await slow.fetch_statements(10, after=0.1) == [PLAIN, SOONEST, FULL_SCAN]
     assert slow.fetch.next_fetch_at is None
+
+
+# Jobs behind others that cannot be claimed
+
+
+@pytest.fixture
+async def behind(it: Scene) -> Scene:
+    """A fetcher whose full scan found jobs behind others, in 100 ms."""
+    it.ready = {FULL_SCAN: [None] * 10, AROUND: [None] * 10}
+    it.search_seconds, it.is_behind = 0.1, True
+    assert await it.fetch_statements(10) == [PLAIN, FULL_SCAN]
+    it.search_seconds = 0.0
+    it.since.clear()
+    return it
+
+
+async def test_jobs_behind_others_are_then_searched_around_their_position(behind):
+    assert await behind.fetch_statements(10, times=5) == [AROUND] * 5
+
+    assert behind.since == [0] * 5
+    assert behind.fetch.next_fetch_at is None
+
+
+async def test_after_ten_times_the_duration_of_a_full_scan_the_next_one_is_due(behind):
+    assert await behind.fetch_statements(10, after=0.9) == [AROUND]
+    assert await behind.fetch_statements(10, after=0.2) == [PLAIN, FULL_SCAN]
+
+
+async def test_a_short_result_around_the_position_brings_the_full_scan_forward(behind, clock):
+    behind.ready[AROUND] = [None]
+
+    assert await behind.fetch_statements(10) == [AROUND]
+    assert behind.fetch.next_fetch_at == pytest.approx(clock.now + 0.1)
+    assert len(behind.fetched) == 1
+    assert await behind.fetch_statements(10, after=0.11) == [PLAIN, FULL_SCAN]
+
+
+async def test_without_jobs_around_the_position_nothing_is_ready_only_after_a_full_scan(behind):
+    behind.ready = {}
+
+    assert await behind.fetch_statements(10) == [AROUND]
+    assert behind.fetch.next_fetch_at is not None
+    assert await behind.fetch_statements(10, after=0.09) == [AROUND]
+    assert await behind.fetch_statements(10, after=0.02) == [PLAIN, FULL_SCAN]
+    assert behind.fetch.next_fetch_at is None
+
+
+async def test_without_jobs_around_the_position_a_full_scan_that_is_due_follows_at_once(behind):
+    behind.ready = {FULL_SCAN: [None]}
+
+    assert await behind.fetch_statements(10, after=0.5) == [AROUND, FULL_SCAN]
+    assert behind.since == [0, None]
+    assert len(behind.fetched) == 1
+    assert behind.fetch.next_fetch_at is None
+
+
+async def test_with_other_tasks_all_jobs_are_scanned(behind):
+    before = len(behind.statements)
+
+    await behind.fetch.fetch("p1", {1: "task", 2: "other"}, limit=10)
+
+    assert behind.statements[before:] == [PLAIN, FULL_SCAN]

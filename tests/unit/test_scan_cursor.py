@@ -1,4 +1,4 @@
-"""ScanCursor: the position after slow scans, and how long it is used."""
+"""ScanCursor and BlockedJobsCursor: the position after slow scans, and how long it is used."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +12,7 @@ from graphile_worker._worker.scan_cursor import (
     SCAN_DELAY_FACTOR,
     SLOW_SCAN_SECONDS,
     SLOW_SCAN_SECONDS_PER_JOB,
+    BlockedJobsCursor,
     ScanCursor,
 )
 from tests.support.clocks import ManualClock
@@ -125,3 +126,79 @@ def test_a_fast_scan_resets_the_count(clock):
     it.record_scan(jobs(9, seconds=0.0))
 
     assert it.position is None
+
+
+# Jobs behind others that cannot be claimed
+
+
+def behind(*minutes: int, soonest: int = 0, seconds: float = 0.05) -> list[ClaimedJob]:
+    """Return jobs that a full scan found, all but the first ones behind the soonest jobs."""
+    claimed_jobs = jobs(*minutes, seconds=seconds)
+    for each in claimed_jobs[soonest:]:
+        each.is_behind_soonest = True
+    return claimed_jobs
+
+
+def scan(it: BlockedJobsCursor, claimed_jobs: list[ClaimedJob], *, is_short: bool = False) -> None:
+    it.record_scan(claimed_jobs, [1], ["flag"], is_short=is_short)
+
+
+def test_the_search_starts_at_the_first_job_behind_the_soonest(clock):
+    it = BlockedJobsCursor()
+    assert it.get_position([1], ["flag"]) is None
+
+    scan(it, behind(1, 2, 7, 8, soonest=2))
+
+    assert it.get_position([1], ["flag"]) == (0, NOON + timedelta(minutes=7))
+
+
+def test_soonest_jobs_that_are_enough_leave_the_cursor_without_a_position(clock):
+    it = BlockedJobsCursor()
+    scan(it, behind(1))
+
+    scan(it, jobs(1, 2))
+
+    assert it.get_position([1], ["flag"]) is None
+
+
+def test_with_other_tasks_or_forbidden_flags_a_full_scan_is_due(clock):
+    it = BlockedJobsCursor()
+
+    scan(it, behind(1))
+
+    assert it.get_position([1], ["flag"]) is not None
+    for tasks, flags in (([1, 2], ["flag"]), ([2], ["flag"]), ([1], ["other"]), ([1], None)):
+        assert it.get_position(tasks, flags) is None
+
+
+def test_full_scans_take_at_most_a_tenth_of_the_time(clock):
+    it = BlockedJobsCursor()
+    for seconds, limit in ((0.05, SCAN_DELAY_FACTOR * 0.05), (60.0, MAX_SCAN_DELAY_SECONDS)):
+        scan(it, behind(1, seconds=seconds))
+
+        clock.now += limit * 0.9
+        assert it.get_position([1], ["flag"]) is not None
+        clock.now += limit * 0.2
+        assert it.get_position([1], ["flag"]) is None
+
+
+def test_after_a_short_result_a_full_scan_is_due_sooner(clock):
+    it = BlockedJobsCursor()
+    scan(it, behind(1))
+
+    assert it.record_short_result() == pytest.approx(clock.now + 0.05)
+    clock.now += 0.06
+    assert it.get_position([1], ["flag"]) is None
+
+
+def test_full_scans_become_rarer_while_they_find_few_jobs(clock):
+    it = BlockedJobsCursor()
+    scan(it, behind(1))
+    for factor in (2, 4, 8, SCAN_DELAY_FACTOR, SCAN_DELAY_FACTOR):
+        scan(it, [], is_short=True)
+
+        assert it.get_position([1], ["flag"]) is not None
+        assert it.record_short_result() == pytest.approx(clock.now + factor * 0.05)
+
+    scan(it, behind(1))
+    assert it.record_short_result() == pytest.approx(clock.now + 0.05)

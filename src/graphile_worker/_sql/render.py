@@ -23,6 +23,7 @@ _FRAGMENTS = (
     "outcome_columns",
     "claim_params",
     "soonest_jobs",
+    "soonest_columns",
     "soonest_candidates",
     "lock_jobs",
     "fallback_jobs",

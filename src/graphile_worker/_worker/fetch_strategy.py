@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum, auto
 from typing import Any
 
@@ -13,13 +13,14 @@ from graphile_worker._sql.queries.claim import (
     ReadyCheck,
     check_ready_jobs,
     claim_jobs,
+    claim_jobs_around,
     claim_jobs_unindexed,
     claim_plain_jobs,
     claim_soonest_jobs,
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker.many_tasks import MAX_TASKS_PER_FETCH, TaskScanner
-from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, ScanCursor
+from graphile_worker._worker.scan_cursor import SLOW_SCAN_SECONDS, BlockedJobsCursor, ScanCursor
 from graphile_worker.jobs import RunAt
 
 # A strategy that misses jobs this many times in a row is replaced by the next one; once or twice a
@@ -50,7 +51,8 @@ class JobFetcher:
     before. A later notification leads to another fetch.
 
     If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
-    answer is not always followed by a full scan: `next_fetch_at` is the time of the next one.
+    answer is not always followed by a full scan: `next_fetch_at` is the time of the next one. The
+    same holds while jobs are found behind others that cannot be claimed.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class JobFetcher:
         self._retry_cheaper_at = 0.0
         self._plain_hits = 0
         self._scan_cursor = ScanCursor(slow_scan_seconds)
+        self._blocked_jobs_cursor = BlockedJobsCursor()
         self._task_scanner = TaskScanner(database)
         # The size of the last short result, and when to scan for other jobs.
         self._last_short_count = 0
@@ -103,6 +106,9 @@ class JobFetcher:
     async def _fetch_by_strategy(
         self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
     ) -> list[ClaimedJob]:
+        position = self._blocked_jobs_cursor.get_position(tasks, options.get("skip_flags"))
+        if position is not None:
+            return await self._fetch_around(position, pool_id, tasks, limit=limit, **options)
         strategy = self._choose_strategy()
         if strategy is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
             return await self._fetch_since(since, pool_id, tasks, limit=limit, **options)
@@ -125,13 +131,14 @@ class JobFetcher:
         check = await self._check_ready_jobs(tasks, **options)
         claimed_jobs = []
         if check.may_be_ready:
-            # If there are few jobs, the cheaper statement reads all of them. It finds none if other
-            # sessions have locked their rows.
-            strategies = [FetchStrategy.FULL_SCAN]
             if check.are_few and strategy is not FetchStrategy.SOONEST:
-                strategies.insert(0, FetchStrategy.SOONEST)
-            claimed_jobs = await self._fetch_in_order(
-                strategies, pool_id, tasks, limit=limit, **options
+                # The cheaper statement reads all of them. It finds none if other sessions have
+                # locked their rows.
+                claimed_jobs = await self._db.run(
+                    self._build_query(FetchStrategy.SOONEST, pool_id, tasks, limit=limit, **options)
+                )
+            claimed_jobs = claimed_jobs or await self._scan_all(
+                pool_id, tasks, limit=limit, **options
             )
         elif strategy < self._preferred:
             # Nothing shows whether the cheaper strategy is enough: use it for the next job.
@@ -149,15 +156,6 @@ class JobFetcher:
     ) -> ReadyCheck:
         return await self._db.run(check_ready_jobs(tasks, skip_flags, now))
 
-    async def _fetch_in_order(
-        self, strategies: Iterable[FetchStrategy], *args: Any, **options: Any
-    ) -> list[ClaimedJob]:
-        for strategy in strategies:
-            claimed_jobs = await self._db.run(self._build_query(strategy, *args, **options))
-            if claimed_jobs:
-                return claimed_jobs
-        return []
-
     async def _fetch_since(
         self, position: JobPosition, *args: Any, **options: Any
     ) -> list[ClaimedJob]:
@@ -172,9 +170,35 @@ class JobFetcher:
         if time.monotonic() < self._scan_cursor.next_full_scan_at:
             self.next_fetch_at = self._scan_cursor.next_full_scan_at
             return []
-        query = self._build_query(FetchStrategy.FULL_SCAN, *args, **options)
-        claimed_jobs = await self._db.run(query)
+        claimed_jobs = await self._scan_all(*args, **options)
         self._scan_cursor.delay_full_scan()
+        return claimed_jobs
+
+    async def _fetch_around(
+        self, position: JobPosition, *args: Any, limit: int, **options: Any
+    ) -> list[ClaimedJob]:
+        """Search around the position, and scan all jobs if that finds none for too long."""
+        query = claim_jobs_around(*args, limit=limit, since=position, **options)
+        claimed_jobs = await self._db.run(query)
+        if not _is_short(claimed_jobs, limit):
+            return claimed_jobs
+        self.next_fetch_at = self._blocked_jobs_cursor.record_short_result()
+        if claimed_jobs or time.monotonic() < self.next_fetch_at:
+            return claimed_jobs
+        self.next_fetch_at = None
+        return await self._scan_all(*args, limit=limit, **options)
+
+    async def _scan_all(
+        self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
+    ) -> list[ClaimedJob]:
+        query = self._build_query(FetchStrategy.FULL_SCAN, pool_id, tasks, limit=limit, **options)
+        claimed_jobs = await self._db.run(query)
+        self._blocked_jobs_cursor.record_scan(
+            claimed_jobs,
+            tasks,
+            options.get("skip_flags"),
+            is_short=_is_short(claimed_jobs, limit),
+        )
         return claimed_jobs
 
     def _choose_strategy(self) -> FetchStrategy:
@@ -195,7 +219,7 @@ class JobFetcher:
         if strategy is FetchStrategy.PLAIN:
             return
         self._count_plain_hits(claimed_jobs, is_cheaper=is_cheaper)
-        if len(claimed_jobs) * 2 <= limit and not claimed_jobs[0].is_all_ready:
+        if _is_short(claimed_jobs, limit) and not claimed_jobs[0].is_all_ready:
             # After the jobs of a few queues there may be others.
             self._last_short_count = len(claimed_jobs)
             self._next_full_scan_at = min(
@@ -260,3 +284,7 @@ class JobFetcher:
 def get_busy_queue_ids(claimed_jobs: Mapping[int, ClaimedJob]) -> set[int]:
     """Return the ids of the named queues of these jobs."""
     return {each.queue_id for each in claimed_jobs.values() if each.queue_id is not None}
+
+
+def _is_short(claimed_jobs: list[ClaimedJob], limit: int) -> bool:
+    return len(claimed_jobs) * 2 <= limit

@@ -1,7 +1,8 @@
-"""ScanCursor: the position to scan for plain jobs from, while a full scan is slow."""
+"""ScanCursor and BlockedJobsCursor: where to search for jobs while a scan of all jobs is slow."""
 
 import math
 import time
+from collections.abc import Iterable
 
 from graphile_worker._sql.queries.claim import ClaimedJob, JobPosition
 
@@ -61,3 +62,60 @@ class ScanCursor:
     def delay_full_scan(self) -> None:
         """Delay the next full scan for the duration of a scan."""
         self.next_full_scan_at = time.monotonic() + min(self._scan_seconds, MAX_SCAN_DELAY_SECONDS)
+
+
+class BlockedJobsCursor:
+    """Remembers the position of the first ready job behind jobs that cannot be claimed.
+
+    Those have a forbidden flag, or wait for a named queue that is locked. A full scan reads all of
+    them, so for a while fetches search around the position instead. A job of the ones between, that
+    can be claimed meanwhile, is found later.
+
+    A full scan is due after ten times the duration of the last one. After a short result it is due
+    after that duration, doubled after each full scan with a short result.
+    """
+
+    def __init__(self) -> None:
+        self._position: JobPosition | None = None
+        # The tasks and the forbidden flags of the scan. With others, other jobs are blocked.
+        self._scope: object = None
+        self._scanned_at = -math.inf
+        self._scan_seconds = 0.0
+        self._short_delay_factor = 1
+        self._valid_until = -math.inf
+
+    def get_position(
+        self, tasks: Iterable[int], skip_flags: list[str] | None
+    ) -> JobPosition | None:
+        """Return where to search, or None if a full scan is due."""
+        if self._position is None or time.monotonic() >= self._valid_until:
+            return None
+        return self._position if self._scope == (set(tasks), skip_flags) else None
+
+    def record_short_result(self) -> float:
+        """Record that a search around the position found few jobs, and return when to scan all."""
+        self._valid_until = min(self._valid_until, self._compute_due(self._short_delay_factor))
+        return self._valid_until
+
+    def record_scan(
+        self,
+        claimed_jobs: list[ClaimedJob],
+        tasks: Iterable[int],
+        skip_flags: list[str] | None,
+        *,
+        is_short: bool,
+    ) -> None:
+        """Record the jobs that a full scan found. If it found none, the position stays."""
+        if claimed_jobs:
+            first = next((each for each in claimed_jobs if each.is_behind_soonest), None)
+            self._position = None if first is None else (first.job.priority, first.job.run_at)
+            self._scope = set(tasks), skip_flags
+            self._scan_seconds = claimed_jobs[0].search_seconds
+        self._scanned_at = time.monotonic()
+        self._valid_until = self._compute_due(SCAN_DELAY_FACTOR)
+        self._short_delay_factor = (
+            min(self._short_delay_factor * 2, SCAN_DELAY_FACTOR) if is_short else 1
+        )
+
+    def _compute_due(self, delay_factor: int) -> float:
+        return self._scanned_at + min(delay_factor * self._scan_seconds, MAX_SCAN_DELAY_SECONDS)

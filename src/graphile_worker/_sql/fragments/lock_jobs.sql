@@ -16,13 +16,14 @@ best as (
   -- "is not false" instead of "= true": with the same statistics an index of available jobs would
   -- seem better than the primary key.
   where jobs.id = any (array(
+      -- In a case, so that the queues are hashed: the planner expects one row and would join them by
+      -- a loop, which takes the square of their number.
       select id
       from best
-      where job_queue_id is null
-      union all
-      select best.id
-      from best
-      join locked_queues on locked_queues.id = best.job_queue_id
+      where case
+        when job_queue_id is null then true
+        else job_queue_id in (select locked_queues.id from locked_queues)
+      end
     ))
     and jobs.is_available is not false
     and jobs.run_at <= (select claim_time from params)

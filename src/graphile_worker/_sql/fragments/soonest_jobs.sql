@@ -3,13 +3,7 @@ soonest as (
   -- Of all tasks, and even if they are not due.
   select id, task_id, job_queue_id, priority, run_at, is_allowed
   from (
-    select
-      jobs.id,
-      jobs.task_id,
-      jobs.job_queue_id,
-      jobs.priority,
-      jobs.run_at,
-      (jobs.flags ?| (select flags from params)) is not true as is_allowed
+    select :soonest_columns
     from :schema._private_jobs as jobs
     where jobs.is_available = true
       -- The planner does not use these values.

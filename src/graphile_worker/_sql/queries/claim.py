@@ -36,10 +36,12 @@ class ClaimedJob:
     queue_id: int | None
     claimed_at: float = field(default=0.0, compare=False)
     search_seconds: float = field(default=0.0, compare=False)
-    """The search time of the server, set for the first job of `claim_plain_jobs`."""
+    """The search time of the server, for the first job of `claim_plain_jobs` and `claim_jobs`."""
     is_all_ready: bool = field(default=False, compare=False)
     """Whether no other job was ready, set for the first job of `claim_plain_jobs` and
     `claim_soonest_jobs`."""
+    is_behind_soonest: bool = field(default=False, compare=False)
+    """Whether `claim_jobs` found the job behind the soonest jobs, too few of which are ready."""
     unread_bytes: int = 0
     """The size of a payload that was not sent with the claim, otherwise 0."""
     size: int = field(init=False, compare=False)
@@ -148,6 +150,9 @@ claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 # These two cost a third. After an empty result, jobs may still be ready.
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
+
+# Around the position of a job that `claim_jobs` found behind many others. The same holds.
+claim_jobs_around = partial(_build_claim_query, "claim_jobs_around")
 
 
 def check_ready_jobs(
@@ -320,7 +325,21 @@ def _read_soonest_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
     return claimed
 
 
-_CLAIM_READERS = {"claim_plain_jobs": _read_plain_jobs, "claim_soonest_jobs": _read_soonest_jobs}
+def _read_scanned_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[ClaimedJob]:
+    claimed = _read_claimed_jobs(rows, tasks)
+    if claimed:
+        claimed[0].search_seconds = float(rows[0][JOB_COLUMNS + 1])
+        behind = {row[0] for row in rows if row[JOB_COLUMNS + 2]}
+        for each in claimed:
+            each.is_behind_soonest = each.job.id in behind
+    return claimed
+
+
+_CLAIM_READERS = {
+    "claim_plain_jobs": _read_plain_jobs,
+    "claim_soonest_jobs": _read_soonest_jobs,
+    "claim_jobs": _read_scanned_jobs,
+}
 
 
 def _get_position(row: Row) -> tuple[int, float, int]:

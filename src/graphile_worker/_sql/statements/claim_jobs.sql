@@ -7,7 +7,8 @@
 -- soonest jobs are not enough, other searches follow, each only if the one before it found nothing:
 -- a condition without a column turns the whole step off. The cost depends on the jobs that are
 -- claimed, not on the size of the tables. That needs the indexes gwpy_…. For a schema without them,
--- see claim_jobs_unindexed.
+-- see claim_jobs_unindexed. Two searches cost more: of jobs with forbidden flags, which are read one
+-- by one, and of thousands of named queues. After those, claim_jobs_around finds the next jobs.
 --
 -- For the planner, a separate step reads the parameters, and limits are beside plain numbers. So it
 -- sees the same cheap statement for all arguments, keeps one plan and does not compile it.
@@ -22,6 +23,13 @@ near_fails as (
       ) < max_jobs
     end as yes
   from params
+), soonest_end as materialized (
+  -- Once, not for each job that is claimed.
+  select priority, run_at
+  from soonest
+  where (select yes from near_fails)
+  order by priority desc, run_at desc
+  limit 1
 ), queues_with_jobs as (
   -- Reads one entry per queue, by the index.
   (
@@ -329,4 +337,15 @@ near_fails as (
 :lock_jobs,
 :priorities,
 :fallback_jobs,
-:claim_locked_jobs;
+:claim_locked_jobs,
+  -- The seconds that the search took in the server, computed once, and whether the job is behind the
+  -- soonest jobs.
+  (
+    select extract(
+      epoch from pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()
+    )::text
+  ),
+  (
+    select row(jobs.priority, jobs.run_at) > row(soonest_end.priority, soonest_end.run_at)
+    from soonest_end
+  );
