@@ -161,9 +161,9 @@ class WorkerComponents:
 
     async def close_announcers(self) -> None:
         """Announce the last jobs that tasks added."""
-        await self.client._close_announcer()
-        if self.sync_client is not None and self.sync_client._announcer is not None:
-            await asyncio.to_thread(self.sync_client._announcer.close)
+        await self.own_client._close_announcer()
+        if (client := self.own_sync_client) is not None and client._announcer is not None:
+            await asyncio.to_thread(client._announcer.close)
 
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()

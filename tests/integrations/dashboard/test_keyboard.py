@@ -10,7 +10,7 @@ from tests.conftest import TestDatabase
 from tests.support.dashboard import add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.single_version, pytest.mark.timeout(600)]
 
 MAX_TABS = 100
 DEAD_WORKER = "pypool-0d5c1f77e0aa19b2c4"

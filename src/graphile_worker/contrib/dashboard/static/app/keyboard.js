@@ -1,5 +1,5 @@
 /** Keyboard shortcuts: keys and key sequences, and the list that the help dialog shows. */
-import { signal, useEffect, useRef } from "./lib.js";
+import { signal, useLayoutEffect, useRef } from "./lib.js";
 import { shortcuts } from "./state.js";
 
 const SEQUENCE_MS = 1200;
@@ -21,7 +21,8 @@ export function registerShortcuts(title, items) {
 export function useShortcuts(title, items) {
   const group = useRef(null);
   if (group.current) group.current.items = items;
-  useEffect(() => {
+  // Before the page is painted: whoever sees a job can use its keys.
+  useLayoutEffect(() => {
     group.current = registerShortcuts(title, items);
     return () => (shortcutGroups.value = shortcutGroups.peek().filter((each) => each !== group.current));
   }, []);
