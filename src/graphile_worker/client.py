@@ -209,11 +209,14 @@ class Client(BaseClient):
         """
         return await self._wait_for_result(job_id, timeout)
 
-    async def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+    async def remove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
 
         Args:
             job_key: Key of the job.
+            shard_key: Used by `Shards` only: the key that chose the shard of the job.
             conn: Your connection, whose transaction the call joins.
 
         Returns:

@@ -284,13 +284,13 @@ class WorkerOptions:
     )
     notify: NotifyMode = option(
         "on_commit",
-        help="When to notify workers of jobs that tasks add",
+        help="When to notify workers of added jobs",
         detail="`coalesced` and `never` keep NOTIFY out of the commits that add jobs.",
         see="operations/scaling.md#quiet-enqueueing",
     )
     notify_interval: timedelta = option(
         DEFAULT_NOTIFY_INTERVAL,
-        help="Shortest time between coalesced notifications",
+        help="Shortest time between notifications",
         minimum=MIN_INTERVAL,
     )
     prepared_statements: bool = option(

@@ -152,7 +152,9 @@ class Client(BaseClient):
         """
         return self._wait_for_result(job_id, timeout)
 
-    def remove_job(self, job_key: str, *, conn: object = None) -> Job | None:
+    def remove_job(
+        self, job_key: str, *, shard_key: str | None = None, conn: object = None
+    ) -> Job | None:
         """Remove the job with this key. A running job finishes and is not retried.
 
         See `graphile_worker.Client.remove_job`.

@@ -111,7 +111,7 @@ async def test_enqueueing_a_task_adds_its_job(shop, sql):
 
 
 @pytest.mark.feature("F45", "F54", "F56")
-async def test_the_seven_options_mean_the_same_everywhere(shop):
+async def test_the_options_of_a_job_mean_the_same_everywhere(shop):
     expected = {**OPTIONS, "flags": frozenset("a")}
     del expected["job_key_mode"]
 

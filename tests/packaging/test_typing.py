@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.language_server import LanguageServer
-from tests.support.options import SEVEN_OPTIONS
+from tests.support.options import JOB_OPTIONS
 from tests.support.shared_folder import made_once
 from tests.support.wheel import environment_with_wheel
 
@@ -133,5 +133,5 @@ def test_editors_show_and_complete_the_job_options(tmp_path, installed):
 
             shown = [each["label"].partition(":")[0] for each in signature["parameters"]]
             offered = {each["label"] for each in completions}
-            assert shown[-7:] == SEVEN_OPTIONS
-            assert offered >= {f"{name}=" for name in SEVEN_OPTIONS}
+            assert shown[-len(JOB_OPTIONS) :] == JOB_OPTIONS
+            assert offered >= {f"{name}=" for name in JOB_OPTIONS}

@@ -1,6 +1,6 @@
 """The names of the job options, in their order."""
 
-SEVEN_OPTIONS = [
+JOB_OPTIONS = [
     "queue_name",
     "run_at",
     "max_attempts",
@@ -8,4 +8,5 @@ SEVEN_OPTIONS = [
     "job_key",
     "job_key_mode",
     "flags",
+    "shard_key",
 ]

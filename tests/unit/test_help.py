@@ -37,7 +37,9 @@ def list_summaries(it: click.Command) -> str:
 
 
 def format_help(it: click.Command, columns: int) -> str:
-    context = click.Context(it, info_name="it", terminal_width=columns)
+    # A command keeps the help option of its first context, so it must be the one of the program.
+    names = ["-h", "--help"]
+    context = click.Context(it, info_name="it", terminal_width=columns, help_option_names=names)
     return it.get_help(context)
 
 

@@ -22,7 +22,7 @@ from graphile_worker import (
     sync,
 )
 from graphile_worker._worker.context import Context, SyncContext
-from tests.support.options import SEVEN_OPTIONS
+from tests.support.options import JOB_OPTIONS
 
 NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
 FUNCTIONS = ["run_migrations", "make_worker_utils", "add_job_adhoc", "quick_add_job"]
@@ -112,17 +112,17 @@ def test_identifier_and_payload_are_positional_and_other_arguments_are_named(add
 
 @pytest.mark.feature("F44", "F45", "F56")
 def test_a_spec_has_the_identifier_the_payload_and_the_job_options():
-    assert [field.name for field in fields(JobSpec)] == ["identifier", "payload", *SEVEN_OPTIONS]
+    assert [field.name for field in fields(JobSpec)] == ["identifier", "payload", *JOB_OPTIONS]
     assert all(field.default is None for field in fields(JobSpec)[1:])
     spec_types = typing.get_type_hints(JobSpec)
-    assert typing.get_type_hints(JobOptions) == {name: spec_types[name] for name in SEVEN_OPTIONS}
+    assert typing.get_type_hints(JobOptions) == {name: spec_types[name] for name in JOB_OPTIONS}
 
 
 UNKNOWN_OPTIONS = {
     "queue": "unknown job option 'queue', did you mean 'queue_name'?",
     "run_att": "unknown job option 'run_att', did you mean 'run_at'?",
     "jobKey": "unknown job option 'jobKey', did you mean 'job_key'?",
-    "x": f"unknown job option 'x'. Job options: {', '.join(SEVEN_OPTIONS)}",
+    "x": f"unknown job option 'x'. Job options: {', '.join(JOB_OPTIONS)}",
 }
 
 

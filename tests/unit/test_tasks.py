@@ -38,7 +38,7 @@ from graphile_worker._payloads import Mismatch
 from graphile_worker._worker.context import Context, SyncContext
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks import Signature, TaskOptions
-from tests.support.options import SEVEN_OPTIONS
+from tests.support.options import JOB_OPTIONS
 
 SECRET = "s3cr3t-canary"
 NOWHERE = "postgres://nobody@127.0.0.1:1/nowhere"
@@ -939,12 +939,13 @@ OPTIONS: dict[str, Any] = {
     "job_key": "key",
     "job_key_mode": "preserve_run_at",
     "flags": ["a"],
+    "shard_key": "tenant",
 }
 
 
 @pytest.mark.feature("F45", "F56")
-def test_using_sets_any_of_the_seven_options(send_email):
-    assert list(OPTIONS) == SEVEN_OPTIONS
+def test_using_sets_any_of_the_job_options(send_email):
+    assert list(OPTIONS) == JOB_OPTIONS
 
     spec = send_email.using(**OPTIONS).spec("ada")
 
@@ -952,7 +953,7 @@ def test_using_sets_any_of_the_seven_options(send_email):
 
 
 @pytest.mark.feature("F56")
-@pytest.mark.parametrize("option", SEVEN_OPTIONS)
+@pytest.mark.parametrize("option", JOB_OPTIONS)
 def test_using_sets_one_option_and_keeps_the_others(send_email, option):
     given = {option: OPTIONS[option]}
 
