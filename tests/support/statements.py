@@ -40,6 +40,7 @@ KEPT = (
 JOBS: dict[str, tuple[object, ...]] = {
     "add_jobs": ('[{"identifier": "task", "delay": 1, "preserve_run_at": false}]', 1),
     "insert_job": ("task", None, None, None, 1, None, None, None, "{1,2,3,4,5}", True),
+    "create_names": ("{task}", "{queue}"),
     "insert_jobs": ("{task}", *[None] * 7, "{1,2,3,4,5}", True),
     "upsert_jobs": ("{task}", *[None] * 7, "{1,2,3,4,5}", "{key}", "{key}", 1),
     "dedupe_job": ("{task}", *[None] * 7, "{1,2,3,4,5}", "{key}"),

@@ -24,6 +24,7 @@ OTHER_WORK = frozenset(
     {
         *("init", "demo", "migrate", "add", "jobs", "history", "workers", "pause", "resume"),
         *("audit", "bench", "cron", "tune", "doctor", "top", "dashboard", "exporter", "config"),
+        "shards",
         *("-h", "--help", "--version", "--schema-only", "--cleanup"),
     }
 )
