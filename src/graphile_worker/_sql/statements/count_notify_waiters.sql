@@ -1,7 +1,7 @@
 -- Count the sessions that wait to commit a notification, after $1 milliseconds. From the first of its
 -- notifications on, a commit holds a lock on "database 0", which all databases of the server share.
 with pause as materialized (
-  select pg_catalog.pg_sleep($1::int / 1000.0::float8) is not null as is_over
+  select pg_catalog.pg_sleep($1::int::float8 / 1000.0::float8) is not null as is_over
 )
 select pg_catalog.count(waiting.pid)
 from pause

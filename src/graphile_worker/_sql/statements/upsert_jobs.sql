@@ -47,10 +47,9 @@ with :lock_names, :keyed_jobs, released as (
       else jobs.run_at
     end,
     -- Two arrays are appended. Any other payload is replaced.
-    payload = case array[
-      pg_catalog.json_typeof(jobs.payload), pg_catalog.json_typeof(excluded.payload)
-    ]
-      when '{array,array}'::text[]
+    payload = case
+      when pg_catalog.json_typeof(jobs.payload) = 'array'::text
+        and pg_catalog.json_typeof(excluded.payload) = 'array'::text
         then (jobs.payload::jsonb || excluded.payload::jsonb)::json
       else excluded.payload
     end
