@@ -82,7 +82,7 @@ def compare_counters(history: History, folder: Path, killed: Iterable[str]) -> M
     differences = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         name = path.stem
-        own = changes.get(name, {})
+        own = _drop_unstarted(changes.get(name, {}), _count_starts(history, name))
         counts = json.loads(path.read_text() or "{}")
         found = {
             "completion": int(counts.get("success", 0)),
@@ -128,6 +128,39 @@ def _group_changes(history: History) -> dict[str, dict[str, list[Change]]]:
             kind = "release" if new.attempts == old.attempts - 1 else "failure"
             found[change.app][kind].append(change)
     return found
+
+
+def _count_starts(history: History, process: str) -> Counter[int]:
+    """Count how often a process started each job."""
+    return Counter(
+        body.job_id for body in history.bodies if (body.step, body.process) == ("start", process)
+    )
+
+
+def _drop_unstarted(
+    changes: Mapping[str, list[Change]], starts: Mapping[int, int]
+) -> dict[str, list[Change]]:
+    """Leave out jobs that were released before their start, which no counter counts.
+
+    If such a job lost its key while it waited, its release deletes it like a completion.
+    """
+    ended = Counter(
+        change.old.id
+        for kind in ("completion", "failure")
+        for change in changes.get(kind, ())
+        if isinstance(change.old, JobRow)
+    )
+    return {
+        kind: [
+            change
+            for change in of_kind
+            if kind != "completion"
+            or not isinstance(change.old, JobRow)
+            or ended[change.old.id] <= starts.get(change.old.id, 0)
+            or not _count_possible_releases({kind: [change]})
+        ]
+        for kind, of_kind in changes.items()
+    }
 
 
 def _count_releases(counts: Mapping[str, float]) -> int:
