@@ -293,7 +293,7 @@ def test_enqueue_points_at_a_mistake_and_adds_the_job_after_its_correction(
     with open_page(browser, board, "enqueue", allowed=("status of 422",)) as page:
         payload = page.get_by_label("Payload (JSON)")
         task = page.get_by_label("Task", exact=True)
-        task.fill("send_emaiil")
+        task.fill("sendemail")
         page.get_by_role("button", name="send_email").click()
         expect(task).to_have_value("send_email")
         payload.fill('{\n  "to": "ada",\n  "copies" 2\n}')
