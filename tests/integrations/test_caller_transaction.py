@@ -63,7 +63,8 @@ async def add(lent: Lent, method: str) -> None:
 
 
 def payloads(sql: Sql) -> list[str]:
-    return [text for (text,) in sql.run("select payload::text from :schema._private_jobs")]
+    rows = sql.run("select payload::text from :schema._private_jobs order by id")
+    return [text for (text,) in rows]
 
 
 @pytest.mark.feature("F39")
