@@ -1,5 +1,6 @@
 """A dashboard behind a real uvicorn, in a thread of the test, and a caller that has signed in."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -179,6 +180,8 @@ def serve_asgi(
                 with suppress(AttributeError):
                     each.end_streams()
             await super().shutdown(sockets)
+            # Connections that were just closed end in the next steps of the loop.
+            await asyncio.sleep(0.01)
             for each in dashboards:
                 # A mounted dashboard gets no lifespan events.
                 await each.aclose()
