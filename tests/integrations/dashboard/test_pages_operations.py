@@ -342,6 +342,7 @@ def test_cron_items_run_now(browser: Browser, board: Board, jobs: Sql) -> None:
     assert jobs.value("select count(*) from :schema._private_jobs") == 1
 
 
+@pytest.mark.nightly
 def test_pages_of_operations_fit_a_phone_and_work_by_touch(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:
@@ -384,6 +385,7 @@ def test_users_without_permissions_see_buttons_and_why_they_do_nothing(
     assert jobs.value("select count(*) from :ext_schema.audit") == before
 
 
+@pytest.mark.nightly
 def test_pages_of_operations_show_names_and_errors_as_text(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:
