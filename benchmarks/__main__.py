@@ -25,6 +25,7 @@ from benchmarks.startup import startup
 from benchmarks.surroundings import surroundings
 from benchmarks.throughput import throughput
 from benchmarks.waiting import waiting
+from benchmarks.ways import ways
 from tests.support.tools import server_bin
 
 C = TypeVar("C", bound=Contender)
@@ -58,6 +59,46 @@ def throughput_command(jobs: int, only: str | None, rounds: int, pg: int, out: P
     _measured("throughput", pg, out, lambda on: throughput(on, who, jobs=jobs, rounds=rounds))
 
 
+@main.command("flushed")
+@click.option("--jobs", default=50_000, show_default=True, help="How many jobs lie in the queue.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder on a disk for the data.")
+@rounds_option
+@pg_option
+@out_option
+def flushed_command(jobs: int, folder: Path | None, rounds: int, pg: int, out: Path | None) -> None:
+    """The same on a disk, with every commit flushed, beside Node alone."""
+    who = _chosen(DRAINERS, "ours,ours_once,node")
+    _measured(
+        "flushed",
+        pg,
+        out,
+        lambda on: throughput(on, who, jobs=jobs, rounds=rounds),
+        settings=FLUSHING,
+        folder=folder or Path(tempfile.gettempdir()),
+    )
+
+
+@main.command("ways")
+@click.option("--jobs", default=30_000, show_default=True, help="How many jobs lie in the queue.")
+@click.option("--batch", default=500, show_default=True, help="How many jobs are claimed at once.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder on a disk for the data.")
+@rounds_option
+@pg_option
+@out_option
+def ways_command(
+    jobs: int, batch: int, folder: Path | None, rounds: int, pg: int, out: Path | None
+) -> None:
+    """Ways to complete a batch and claim the next, on a disk, without running the jobs."""
+    _measured(
+        "ways",
+        pg,
+        out,
+        lambda on: ways(on, jobs=jobs, batch=batch, rounds=rounds),
+        settings=FLUSHING,
+        folder=folder or Path(tempfile.gettempdir()),
+    )
+
+
 @main.command("direct")
 @click.option("--jobs", default=20_000, show_default=True, help="How many jobs lie in the queue.")
 @only_option
@@ -80,6 +121,22 @@ def latency_command(samples: int, only: str | None, rounds: int, pg: int, out: P
     """From adding a job to its start, in an idle worker."""
     who = _chosen(WORKERS, only)
     _measured("latency", pg, out, lambda on: latency(on, who, samples=samples, rounds=rounds))
+
+
+@main.command("latency-own")
+@click.option("--samples", default=500, show_default=True, help="How many jobs in each round.")
+@rounds_option
+@pg_option
+@out_option
+def latency_own_command(samples: int, rounds: int, pg: int, out: Path | None) -> None:
+    """The same, each added with its own client, beside Node alone."""
+    who = _chosen(WORKERS, "ours,node")
+    _measured(
+        "latency_own",
+        pg,
+        out,
+        lambda on: latency(on, who, samples=samples, rounds=rounds, own_client=True),
+    )
 
 
 @main.command("add")

@@ -1,7 +1,8 @@
 """From adding a job to the start of its task, in a worker that has nothing else to do.
 
 The time is taken before the statement that adds the job, and by the task itself; both programs read
-the same monotonic clock. Every queue adds by its own function or table, through one connection.
+the same monotonic clock. Every queue adds by its own function or table, through one connection of
+one common program. With `own_client`, a program of each queue adds the jobs with its own client.
 """
 
 import json
@@ -26,9 +27,15 @@ PAUSE_SECONDS = 0.003
 
 
 def latency(
-    server: Server, contenders: Sequence[WorkerContender], *, samples: int, rounds: int
+    server: Server,
+    contenders: Sequence[WorkerContender],
+    *,
+    samples: int,
+    rounds: int,
+    own_client: bool = False,
 ) -> dict[str, Any]:
-    measures = {each.name: _measure(server, each, samples) for each in contenders}
+    sample = _own_samples if own_client else _samples
+    measures = {each.name: _measure(server, each, samples, sample) for each in contenders}
     found = alternated(measures, rounds)
     return {
         "settings": {"samples": samples, "rounds": rounds},
@@ -40,10 +47,15 @@ def latency(
     }
 
 
-def _measure(server: Server, contender: WorkerContender, samples: int) -> Callable[[], Figures]:
+def _measure(
+    server: Server,
+    contender: WorkerContender,
+    samples: int,
+    sample: Callable[[WorkerContender, Database, int], list[float]],
+) -> Callable[[], Figures]:
     def measure() -> Figures:
         with server.database(contender.kind, contender.install) as database:
-            found = summarize(_samples(contender, database, samples))
+            found = summarize(sample(contender, database, samples))
         return {"min_ms": found.minimum, "p50_ms": found.p50, "p99_ms": found.p99}
 
     return measure
@@ -55,6 +67,16 @@ def _samples(contender: WorkerContender, database: Database, samples: int) -> li
         for _ in range(WARM_UP):
             _sample(contender, connection, program)
         return [_sample(contender, connection, program) for _ in range(samples)]
+
+
+def _own_samples(contender: WorkerContender, database: Database, samples: int) -> list[float]:
+    told = environment(database, jobs=WARM_UP + samples, concurrency=CONCURRENCY, batch=BATCH)
+    with running(contender.pinged(), told) as program, database.connected() as connection:
+        # The worker has started when it runs a job.
+        _sample(contender, connection, program)
+        with running(contender.pinger(), told):
+            found = [program.wait_for_line("late")["late"] / 1e6 for _ in range(WARM_UP + samples)]
+    return found[WARM_UP:]
 
 
 def _sample(contender: WorkerContender, connection: psycopg.Connection, program: Program) -> float:

@@ -18,6 +18,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [
     ROOT / "docs" / "about" / "benchmarks.md",
     ROOT / "docs" / "get-started" / "comparison.md",
+    ROOT / "docs" / "contributing" / "decisions" / "0031-lone-jobs-and-batches.md",
 ]
 CHARTS = ROOT / "docs" / "images"
 SECTION = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -323,6 +324,51 @@ def _median(result: Result, name: str, key: str) -> float:
     return found
 
 
+# Throughput with a disk
+
+
+def _flushed(results: Results) -> list[str]:
+    """Return a row for each pair of versions, from the files `flushed_py…-pg….json`."""
+    told = [
+        "| Python | PostgreSQL | jobs/s | with `--once` | Node | Python is | with `--once` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in sorted(each for each in results if each.startswith("flushed_py")):
+        for result in results[name].values():
+            around = result["surroundings"]
+            names = ("ours", "ours_once", "node")
+            rates = {each: _median(result, each, "jobs_per_second") for each in names}
+            once = rates["ours_once"] / rates["node"]
+            told.append(
+                f"| {around['python']} | {around['postgresql']} "
+                f"| {' | '.join(f'{rate:,.0f}' for rate in rates.values())} "
+                f"| {_ratio(result, 'node')} | {once:.2g} × |"
+            )
+    return told
+
+
+# Ways to complete and claim
+
+
+def _ways(results: Results) -> list[str]:
+    """Return a row for each way, with its rate relative to that of the worker."""
+    majors = sorted(results.get("ways", {}))
+    told = [
+        f"| completion and next claim | {' | '.join(f'PostgreSQL {each}' for each in majors)} |",
+        "|---" * (1 + len(majors)) + "|",
+    ]
+    found = [results["ways"][each] for each in majors]
+    for name, each in found[0]["contenders"].items() if found else ():
+        rates = [result["contenders"][name]["jobs_per_second"] for result in found]
+        shares = [result["ratios"].get(name, {"median": 1.0})["median"] for result in found]
+        cells = [
+            f"{rate['median']:,.0f} jobs/s, {1 / share:.2f} ×"
+            for rate, share in zip(rates, shares, strict=True)
+        ]
+        told.append(f"| {each['label']} | {' | '.join(cells)} |")
+    return told
+
+
 # The comparison
 
 
@@ -461,6 +507,7 @@ TABLE_OF: dict[str, Callable[[Result], list[str]]] = {
     "throughput": _drain_table,
     "direct": _drain_table,
     "latency": _latency_table,
+    "latency_own": _latency_table,
     "add": _adding_table,
     "startup": _startup_table,
     "matrix": _matrix_table,
@@ -500,4 +547,6 @@ SAMPLE_OF = {Procrastinate.name: Procrastinate.sample}
 OVERVIEW_OF: dict[str, Callable[[Results], list[str]]] = {
     "summary": _summary,
     "comparison": _comparison,
+    "flushed": _flushed,
+    "ways": _ways,
 }

@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 import psycopg
 
+from graphile_worker import lane
+
 READY = 20_000
 IDENTIFIERS = 200
 FLAG = "forbidden"
+LANES = 4
+# A value for each lane, in their order.
+BY = [by for _, by in sorted({lane("tenant", 0, of=LANES, by=by): by for by in range(40)}.items())]
 
 TASKS = """
     insert into graphile_worker._private_tasks (identifier)
@@ -15,10 +20,11 @@ TASKS = """
 """
 QUEUES = """
     insert into graphile_worker._private_job_queues (queue_name, locked_at, locked_by)
-    select 'queue_' || number,
+    select names.name,
            case when %(locked)s then now() end,
            case when %(locked)s then 'another worker' end
-    from generate_series(%(first)s, %(first)s + %(count)s - 1) as number
+    from unnest(%(names)s::text[]) with ordinality as names (name, number)
+    order by names.number
 """
 # Tables differ in task, queue, priority, age, attempts and flag. The number of a row is its
 # payload, and spreads rows over tasks and queues.
@@ -31,7 +37,7 @@ JOBS = """
            ) + number %% %(tasks)s,
            case when %(queues)s > 0 then (
              select id from graphile_worker._private_job_queues
-             where queue_name = 'queue_' || %(queue)s
+             where queue_name = %(queue)s
            ) + number %% greatest(%(queues)s, 1) end,
            json_build_object('id', number),
            %(priority)s,
@@ -50,7 +56,18 @@ class Filler:
     scale: float
 
     def queues(self, count: int, *, first: int = 0, locked: bool = False) -> None:
-        self.connection.execute(QUEUES, {"count": count, "first": first, "locked": locked})
+        self._queues([f"queue_{number}" for number in range(first, first + count)], locked)
+
+    def lanes(self, tenants: int, *, first: int = 0, locked: bool = False) -> None:
+        names = [
+            lane("tenant", tenant, of=LANES, by=by)
+            for tenant in range(first, first + tenants)
+            for by in BY
+        ]
+        self._queues(names, locked)
+
+    def _queues(self, names: list[str], locked: bool) -> None:
+        self.connection.execute(QUEUES, {"names": names, "locked": locked})
 
     def jobs(
         self,
@@ -58,7 +75,7 @@ class Filler:
         *,
         task: int = 0,
         tasks: int = 1,
-        queue: int = 0,
+        queue: str = "queue_0",
         queues: int = 0,
         priority: int = 0,
         due: str = "0",
@@ -142,7 +159,7 @@ def stuck_queues(fill: Filler) -> None:
     fill.queues(stuck, locked=True)
     fill.queues(free, first=stuck)
     fill.jobs(stuck, queues=stuck, priority=-1)
-    fill.jobs(free, queue=stuck, queues=free)
+    fill.jobs(free, queue=f"queue_{stuck}", queues=free)
 
 
 def forbidden_flag(fill: Filler) -> None:
@@ -155,7 +172,20 @@ def busy_tenant(fill: Filler) -> None:
     fill.queues(busy, locked=True)
     fill.queues(free, first=busy)
     fill.jobs(fill.many(90_000), queues=busy, due="-1 hour")
-    fill.jobs(READY, queue=busy, queues=free)
+    fill.jobs(READY, queue=f"queue_{busy}", queues=free)
+
+
+def busy_lanes(fill: Filler) -> None:
+    fill.lanes(1, locked=True)
+    fill.lanes(999, first=1)
+    fill.jobs(fill.many(90_000), queue="tenant:0#1", queues=LANES, due="-1 hour")
+    fill.jobs(READY, queue="tenant:1#1", queues=999 * LANES)
+
+
+def many_lanes(fill: Filler) -> None:
+    tenants = fill.many(25_000)
+    fill.lanes(tenants)
+    fill.jobs(tenants * LANES, queue="tenant:0#1", queues=tenants * LANES)
 
 
 def identifiers(fill: Filler) -> None:
@@ -200,6 +230,13 @@ TABLES = (
         "queued",
         busy_tenant,
     ),
+    Table(
+        "busy_lanes",
+        "90,000 in the 4 busy lanes of a tenant first + 20,000 in lanes of 999 tenants",
+        "queued",
+        busy_lanes,
+    ),
+    Table("many_lanes", "100,000, each in one of 4 lanes of 25,000 tenants", "queued", many_lanes),
     Table("identifiers", "200 tasks with 1,000 each", "free", identifiers, tasks=IDENTIFIERS),
 )
 

@@ -6,6 +6,7 @@ written. With one, every page is, for each scene, light and dark, wide and narro
 differ from run to run.
 """
 
+import re
 import shutil
 import sys
 import tempfile
@@ -126,7 +127,7 @@ from unnest(array['lisbon', 'porto', 'faro'], array[1, 2, 25]) as t(shop, attemp
 # The newest job of each kind, for the paths of pages.
 FIND_JOBS = """
 select
-  max(id) filter (where locked_at is null and attempts = 0 and job_queue_id is not null),
+  max(id) filter (where locked_at is null and attempts = 0 and payload::text like '%card_token%'),
   max(id) filter (where locked_at is null and attempts between 1 and max_attempts - 1),
   max(id) filter (where locked_at is not null and payload::text like '%catalog%')
 from graphile_worker._private_jobs
@@ -142,6 +143,8 @@ class Picture:
     is_documented: bool = True
     keys: tuple[str, ...] = ()
     """Keys to press before the picture."""
+    buttons: tuple[str, ...] = ()
+    """The beginnings of the names of buttons to press after the keys."""
 
 
 PICTURES = [
@@ -149,6 +152,12 @@ PICTURES = [
     Picture("jobs", "jobs"),
     Picture("jobs-failing", "jobs?q=state:retrying,failed", is_documented=False),
     Picture("jobs-mistake", "jobs?q=colour:red", is_documented=False),
+    Picture(
+        "bulk",
+        "jobs?q=queue:billing",
+        keys=("a",),
+        buttons=("Select all", "Reschedule", "Preview"),
+    ),
     Picture("job", "jobs/{waiting}"),
     Picture("job-retrying", "jobs/{retrying}", is_documented=False),
     Picture("job-running", "jobs/{running}", is_documented=False),
@@ -177,8 +186,7 @@ def main() -> None:
             for size in SIZES if folder else ("wide",):
                 for scheme in SCHEMES:
                     photograph_all(browser, cluster, address, folder, scene, size, scheme)
-            if folder is not None:
-                photograph_outage(browser, cluster, address, folder, scene)
+            photograph_outage(browser, cluster, address, folder, scene)
 
 
 def photograph_all(
@@ -198,28 +206,34 @@ def photograph_all(
                 continue
             name = f"{picture.name}-{scheme}.png"
             target = IMAGES / name if folder is None else folder / f"{scene}-{size}-{name}"
-            photograph(page, address + picture.path.format_map(ids), target, picture.keys)
+            if show(page, address + picture.path.format_map(ids), picture):
+                save(page, target)
     if folder is None:
         with open_page(browser, address, "phone", scheme) as page:
-            photograph(page, address, IMAGES / f"phone-{scheme}.png")
+            show(page, address)
+            save(page, IMAGES / f"phone-{scheme}.png")
 
 
 def photograph_outage(
-    browser: Browser, cluster: Cluster, address: str, folder: Path, scene: str
+    browser: Browser, cluster: Cluster, address: str, folder: Path | None, scene: str
 ) -> None:
-    """Photograph the overview while the database is stopped."""
-    with open_page(browser, address, "wide", "light") as page:
-        photograph(page, address, folder / f"{scene}-before-outage.png")
+    """Photograph the overview, and other pages with a folder, while the database is stopped."""
+    with (
+        open_page(browser, address, "wide", "light") as light,
+        open_page(browser, address, "wide", "dark") as dark,
+    ):
         cluster.halt()
-        page.wait_for_selector("[data-outage]", timeout=60_000)
-        page.wait_for_timeout(3_000)
-        for path in ("", "jobs", "workers"):
-            if path:
-                page.goto(address + path)
-                page.wait_for_timeout(3_000)
-            target = folder / f"{scene}-outage-{path or 'overview'}.png"
-            page.screenshot(path=target)
-            print(target)
+        for scheme, page in {"light": light, "dark": dark}.items():
+            page.wait_for_selector("[data-outage]", timeout=60_000)
+            page.wait_for_timeout(3_000)
+            name = f"outage-{scheme}.png"
+            save(page, IMAGES / name if folder is None else folder / f"{scene}-{name}")
+        if folder is None:
+            return
+        for path in ("jobs", "workers"):
+            light.goto(address + path)
+            light.wait_for_timeout(3_000)
+            save(light, folder / f"{scene}-outage-{path}.png")
 
 
 @contextmanager
@@ -238,13 +252,24 @@ def open_page(browser: Browser, address: str, size: str, scheme: str) -> Iterato
     context.close()
 
 
-def photograph(page: Page, url: str, target: Path, keys: tuple[str, ...] = ()) -> None:
+def show(page: Page, url: str, picture: Picture | None = None) -> bool:
+    """Open a page, and press keys and buttons. Return false if the page has no such button."""
     page.goto(url)
     page.wait_for_selector("main h1, main h2", timeout=30_000)
     page.wait_for_timeout(2_500)
-    for key in keys:
+    for key in picture.keys if picture else ():
         page.keyboard.press(key)
         page.wait_for_timeout(300)
+    for name in picture.buttons if picture else ():
+        button = page.get_by_role("button", name=re.compile(f"^{name}")).last
+        if not button.is_visible():
+            return False
+        button.click()
+        page.wait_for_timeout(1_000)
+    return True
+
+
+def save(page: Page, target: Path) -> None:
     page.screenshot(path=target)
     print(target)
 
@@ -271,6 +296,7 @@ def open_scene(name: str) -> Iterator[tuple[Cluster, str]]:
             if name == "broken":
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute(BROKEN.encode())
+            address = start_dashboard(programs, name)
             if name != "empty":
                 programs.worker("--app", "shop:app", "-j", "4")
                 with psycopg.connect(url, autocommit=True) as connection:
@@ -279,7 +305,6 @@ def open_scene(name: str) -> Iterator[tuple[Cluster, str]]:
             if name == "broken":
                 client.pause_queue("import", reason="feed provider is down", actor="ada")
                 client.pause_task("sync_stock", reason="stock API is down", actor="ada")
-            address = start_dashboard(programs, name)
             yield cluster, address
     finally:
         cluster.stop()
@@ -297,7 +322,7 @@ def start_dashboard(programs: Programs, scene: str) -> str:
 
 def is_settled(url: str) -> bool:
     with psycopg.connect(url) as connection:
-        query = b"select count(*) < 600 from graphile_worker._private_jobs where attempts = 0"
+        query = b"select count(*) < 320 from graphile_worker._private_jobs where attempts = 0"
         row = connection.execute(query).fetchone()
         return row is not None and row[0]
 

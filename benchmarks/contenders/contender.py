@@ -78,6 +78,10 @@ class WorkerContender(Contender):
     def adding(self) -> list[str]:
         """The command that adds jobs as fast as it can."""
 
+    def pinger(self) -> list[str]:
+        """The command that adds single jobs of the task ping, with pauses."""
+        raise NotImplementedError
+
     def pinged(self) -> list[str]:
         """The command that runs a worker for single jobs."""
         return self.working()

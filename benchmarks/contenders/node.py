@@ -39,6 +39,9 @@ class Node(SharedSchema):
         # Single jobs gain nothing from batches.
         return self._program("direct")
 
+    def pinger(self) -> list[str]:
+        return self._program("ping")
+
     def adding(self) -> list[str]:
         return self._program("add")
 

@@ -45,6 +45,9 @@ class Ours(SharedSchema):
     def adding(self) -> list[str]:
         return [sys.executable, "-m", "benchmarks.programs.ours_adding"]
 
+    def pinger(self) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.programs.ours_pinging"]
+
 
 class OursOnce(Ours):
     """The installed command with `--once`."""

@@ -1,4 +1,4 @@
-// The reference on Node: node of_node.cjs <package> <batched|direct|add>
+// The reference on Node: node of_node.cjs <package> <batched|direct|add|ping>
 // `batched` is its local queue and its batched completion, both set by its preset.
 const [, , reference, mode] = process.argv;
 const { run, makeWorkerUtils } = require(reference);
@@ -67,4 +67,14 @@ async function add() {
   await utils.release();
 }
 
-(mode === "add" ? add : work)();
+// Single jobs with pauses, as ours_pinging.py adds them.
+async function ping() {
+  const utils = await makeWorkerUtils({ connectionString });
+  for (let id = 0; id < jobs; id += 1) {
+    await utils.addJob("ping", { sent: Number(process.hrtime.bigint()) });
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  await utils.release();
+}
+
+({ add, ping })[mode]?.() ?? work();

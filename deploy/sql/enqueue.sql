@@ -39,6 +39,11 @@ for each row execute function graphile_worker_api.create_task();
 -- For rows from before, and for names that a cleanup deleted.
 update graphile_worker_api.allowed_tasks set task_identifier = task_identifier;
 
+-- The signature of an earlier version.
+drop function if exists graphile_worker_api.enqueue(
+  text, json, text, timestamptz, integer, text, integer, text
+);
+
 create or replace function graphile_worker_api.enqueue(
   task_identifier text,
   payload json default '{}',
@@ -47,7 +52,9 @@ create or replace function graphile_worker_api.enqueue(
   max_attempts integer default null,
   job_key text default null,
   priority integer default null,
-  job_key_mode text default 'replace'
+  job_key_mode text default 'replace',
+  unique_key text default null,
+  unique_for interval default null
 )
 returns bigint
 language plpgsql
@@ -86,22 +93,45 @@ begin
   if job_key is not null and pg_catalog.json_typeof(payload) = 'array' then
     raise exception 'a job with a key may not have an array as its payload' using errcode = '22023';
   end if;
-  if pg_catalog.length(prefix || job_key) > 512 or pg_catalog.length(prefix || queue_name) > 128 then
+  if greatest(pg_catalog.length(prefix || job_key), pg_catalog.length(prefix || unique_key)) > 512
+    or pg_catalog.length(prefix || queue_name) > 128
+  then
     raise exception 'the key or the name of the queue is too long' using errcode = '22001';
+  end if;
+
+  queue_name := prefix || queue_name;
+  run_at := least(greatest(run_at, pg_catalog.now()), pg_catalog.now() + allowed.longest_delay);
+  max_attempts := least(greatest(coalesce(max_attempts, 25), 1), allowed.most_attempts);
+  priority := least(greatest(coalesce(priority, 0), allowed.best_priority), 32767);
+
+  -- The new job, or the earlier one if the window of the key is open.
+  if unique_key is not null then
+    if unique_for is null or job_key is not null then
+      raise exception 'unique_key needs unique_for, and no job_key' using errcode = '22023';
+    end if;
+    select jobs.job_id into job_id
+    from graphile_worker_ext.add_unique_job(
+      identifier => enqueue.task_identifier,
+      payload => enqueue.payload,
+      unique_key => prefix || enqueue.unique_key,
+      unique_for => least(enqueue.unique_for, allowed.longest_delay),
+      queue_name => enqueue.queue_name,
+      run_at => enqueue.run_at,
+      max_attempts => enqueue.max_attempts,
+      priority => enqueue.priority
+    ) as jobs;
+    return job_id;
   end if;
 
   select jobs.id into job_id
   from graphile_worker.add_job(
     identifier => enqueue.task_identifier,
     payload => enqueue.payload,
-    queue_name => prefix || enqueue.queue_name,
-    run_at => least(
-      greatest(enqueue.run_at, pg_catalog.now()),
-      pg_catalog.now() + allowed.longest_delay
-    ),
-    max_attempts => least(greatest(coalesce(enqueue.max_attempts, 25), 1), allowed.most_attempts),
+    queue_name => enqueue.queue_name,
+    run_at => enqueue.run_at,
+    max_attempts => enqueue.max_attempts,
     job_key => prefix || enqueue.job_key,
-    priority => least(greatest(coalesce(enqueue.priority, 0), allowed.best_priority), 32767),
+    priority => enqueue.priority,
     job_key_mode => enqueue.job_key_mode
   ) as jobs;
 

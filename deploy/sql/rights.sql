@@ -29,6 +29,17 @@ grant select, insert, update, delete on graphile_worker_ext.progress to queue_wo
 -- Workers obey and end pauses. People pause and resume with this role.
 grant select, insert, update, delete on graphile_worker_ext.pauses to queue_worker;
 
+-- Workers delete expired unique keys. Tasks add jobs with unique keys.
+grant select, insert, update, delete on graphile_worker_ext.unique_keys to queue_worker;
+grant execute
+  on function graphile_worker_ext.add_unique_job, graphile_worker_ext.add_unique_jobs
+  to queue_worker;
+
+-- Workers register limits of tasks, rent slots and take tokens. People change limits with this role.
+grant select, insert, update
+  on graphile_worker_ext.limits, graphile_worker_ext.slots, graphile_worker_ext.rates
+  to queue_worker;
+
 -- Roles that change jobs add entries to the audit. They set neither its time nor its role, and no
 -- role but the owner changes or deletes entries.
 grant insert (actor, action, filter, job_ids, count, note)
@@ -48,7 +59,8 @@ grant select
   to queue_reader;
 grant select
   on graphile_worker_ext.pools, graphile_worker_ext.recoveries, graphile_worker_ext.samples,
-    graphile_worker_ext.pauses
+    graphile_worker_ext.pauses, graphile_worker_ext.limits, graphile_worker_ext.slots,
+    graphile_worker_ext.rates, graphile_worker_ext.unique_keys
   to queue_reader;
 grant select
   on graphile_worker_ext.history, graphile_worker_ext.attempts, graphile_worker_ext.progress
@@ -93,6 +105,11 @@ grant select, insert, update on graphile_worker._private_jobs to queue_api;
 grant select, insert
   on graphile_worker._private_job_queues, graphile_worker._private_tasks to queue_api;
 grant execute on function graphile_worker.add_job, graphile_worker.add_jobs to queue_api;
+grant usage on schema graphile_worker_ext to queue_api;
+grant select, insert, update on graphile_worker_ext.unique_keys to queue_api;
+grant execute
+  on function graphile_worker_ext.add_unique_job, graphile_worker_ext.add_unique_jobs
+  to queue_api;
 
 -- Policies: which rows each role can use. Existing policies stay, because without them, even for a
 -- moment, workers would see no jobs.

@@ -287,6 +287,157 @@ CREATE FUNCTION graphile_worker.reschedule_jobs(job_ids bigint[], run_at timesta
   returning jobs.*;
 $$;
 
+CREATE FUNCTION graphile_worker_ext.add_unique_job(identifier text, payload json, unique_key text, unique_for interval, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[]) RETURNS TABLE(job_id bigint, is_duplicate boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "IntervalStyle" TO 'postgres'
+    AS $$
+begin
+  return query
+  select jobs.id, jobs.is_duplicate
+  from "graphile_worker_ext".add_unique_jobs(
+    pg_catalog.json_build_array(
+      pg_catalog.json_build_object(
+        'identifier', add_unique_job.identifier,
+        -- As text, so that it is stored as it is written.
+        'payload', add_unique_job.payload::text,
+        'unique_key', add_unique_job.unique_key,
+        'unique_for', add_unique_job.unique_for::text,
+        'queue_name', add_unique_job.queue_name,
+        'run_at', add_unique_job.run_at,
+        'max_attempts', add_unique_job.max_attempts,
+        'priority', add_unique_job.priority,
+        'flags', add_unique_job.flags
+      )
+    )
+  ) as jobs;
+end;
+$$;
+
+CREATE FUNCTION graphile_worker_ext.add_unique_jobs(specs json, decided_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(spec_position bigint, is_duplicate boolean, id bigint, task_identifier text, queue_name text, payload json, priority smallint, run_at timestamp with time zone, attempts smallint, max_attempts smallint, last_error text, created_at timestamp with time zone, updated_at timestamp with time zone, key text, locked_at timestamp with time zone, locked_by text, revision integer, flags jsonb)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "IntervalStyle" TO 'postgres'
+    AS $$
+#variable_conflict use_column
+declare
+  spec record;
+  earlier record;
+  added_id bigint;
+begin
+  for spec in
+    select given.*
+    from rows from (
+      pg_catalog.json_to_recordset(specs) as (
+        identifier text,
+        payload text,
+        unique_key text,
+        unique_for interval,
+        queue_name text,
+        run_at timestamptz,
+        delay bigint,
+        max_attempts integer,
+        priority integer,
+        flags text[]
+      )
+    ) with ordinality as given (
+      identifier,
+      payload,
+      unique_key,
+      unique_for,
+      queue_name,
+      run_at,
+      delay,
+      max_attempts,
+      priority,
+      flags,
+      position
+    )
+    -- Keys in one order in every session: opposite orders would deadlock.
+    order by given.unique_key, given.position
+  loop
+    if spec.unique_for > interval '0' is not true then
+      raise exception using
+        errcode = '22023',
+        message = 'unique_for must be above 0';
+    end if;
+    added_id := null;
+    -- First without a lock, so that transactions that find an open window do not block others.
+    select keys.job_id, keys.since into earlier
+    from "graphile_worker_ext".unique_keys as keys
+    where keys.key = spec.unique_key
+      and keys.until > coalesce(decided_at, pg_catalog.clock_timestamp());
+    if not found then
+      -- Waits for a transaction that adds a job with the same key.
+      insert into "graphile_worker_ext".unique_keys as keys (key, since, until)
+      values (
+        spec.unique_key,
+        coalesce(decided_at, pg_catalog.clock_timestamp()),
+        coalesce(decided_at, pg_catalog.clock_timestamp()) + spec.unique_for
+      )
+      on conflict (key) do update
+      set since = coalesce(decided_at, pg_catalog.clock_timestamp()),
+          until = coalesce(decided_at, pg_catalog.clock_timestamp()) + spec.unique_for,
+          job_id = null
+      where keys.until <= coalesce(decided_at, pg_catalog.clock_timestamp());
+      if found then
+        select jobs.id into added_id
+        from "graphile_worker".add_job(
+          identifier => spec.identifier,
+          payload => spec.payload::json,
+          queue_name => spec.queue_name,
+          run_at => coalesce(
+            spec.run_at,
+            -- An interval times a number uses floating point, which is exact for small numbers.
+            pg_catalog.now()
+              + (spec.delay / 3600000000)::float8 * interval '1 hour'
+              + (spec.delay % 3600000000)::float8 * interval '1 microsecond'
+          ),
+          max_attempts => spec.max_attempts,
+          priority => spec.priority,
+          flags => spec.flags
+        ) as jobs;
+        if added_id is null then
+          raise exception using
+            errcode = 'P0002',
+            message = 'a trigger on the jobs suppressed the job';
+        end if;
+        update "graphile_worker_ext".unique_keys as keys
+        set job_id = added_id
+        where keys.key = spec.unique_key;
+      end if;
+      select keys.job_id, keys.since into earlier
+      from "graphile_worker_ext".unique_keys as keys
+      where keys.key = spec.unique_key;
+    end if;
+    return query
+    select
+      spec.position,
+      added_id is null,
+      earlier.job_id,
+      tasks.identifier,
+      job_queues.queue_name,
+      jobs.payload,
+      jobs.priority,
+      jobs.run_at,
+      jobs.attempts,
+      jobs.max_attempts,
+      jobs.last_error,
+      coalesce(jobs.created_at, earlier.since),
+      jobs.updated_at,
+      jobs.key,
+      jobs.locked_at,
+      jobs.locked_by,
+      jobs.revision,
+      jobs.flags
+    from (select) as one
+    left join "graphile_worker"._private_jobs as jobs on jobs.id = earlier.job_id
+    left join "graphile_worker"._private_tasks as tasks on tasks.id = jobs.task_id
+    left join "graphile_worker"._private_job_queues as job_queues on job_queues.id = jobs.job_queue_id;
+  end loop;
+end;
+$$;
+
 CREATE FUNCTION graphile_worker_ext.rotate_history(seen_slot smallint, seen_starts timestamp with time zone[], next_slot smallint, next_starts timestamp with time zone[], emptied_slots integer[], emptied_until timestamp with time zone[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -570,6 +721,22 @@ CREATE TABLE graphile_worker_ext.history (
     max_rows bigint
 );
 
+CREATE TABLE graphile_worker_ext.limits (
+    name text NOT NULL,
+    kind text NOT NULL,
+    amount integer NOT NULL,
+    period interval,
+    burst integer,
+    app_amount integer NOT NULL,
+    app_period interval,
+    app_burst integer,
+    set_by text,
+    set_at timestamp with time zone,
+    wanted_by text,
+    wanted_at timestamp with time zone,
+    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['concurrency'::text, 'rate'::text])))
+);
+
 CREATE TABLE graphile_worker_ext.migrations (
     id integer NOT NULL,
     name text NOT NULL,
@@ -808,6 +975,12 @@ CREATE UNLOGGED TABLE graphile_worker_ext.progress (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE graphile_worker_ext.rates (
+    limit_name text NOT NULL,
+    due_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='20');
+
 CREATE TABLE graphile_worker_ext.recoveries (
     job_id bigint NOT NULL,
     count integer NOT NULL,
@@ -824,9 +997,27 @@ CREATE UNLOGGED TABLE graphile_worker_ext.samples (
     body json NOT NULL
 );
 
+CREATE TABLE graphile_worker_ext.slots (
+    limit_name text NOT NULL,
+    slot integer NOT NULL,
+    pool_id text,
+    rental bigint DEFAULT 0 NOT NULL,
+    rented_at timestamp with time zone
+)
+WITH (fillfactor='20');
+
 CREATE TABLE graphile_worker_ext.turns (
     name text NOT NULL
 );
+
+CREATE TABLE graphile_worker_ext.unique_keys (
+    key text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    job_id bigint,
+    CONSTRAINT unique_keys_key_check CHECK (((length(key) >= 1) AND (length(key) <= 512)))
+)
+WITH (fillfactor='70');
 
 ALTER TABLE ONLY graphile_worker_ext.attempts ATTACH PARTITION graphile_worker_ext.attempts_0 FOR VALUES IN ('0');
 
@@ -894,6 +1085,9 @@ ALTER TABLE ONLY graphile_worker_ext.audit
 ALTER TABLE ONLY graphile_worker_ext.history
     ADD CONSTRAINT history_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY graphile_worker_ext.limits
+    ADD CONSTRAINT limits_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY graphile_worker_ext.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
 
@@ -906,14 +1100,23 @@ ALTER TABLE ONLY graphile_worker_ext.pools
 ALTER TABLE ONLY graphile_worker_ext.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job_id);
 
+ALTER TABLE ONLY graphile_worker_ext.rates
+    ADD CONSTRAINT rates_pkey PRIMARY KEY (limit_name);
+
 ALTER TABLE ONLY graphile_worker_ext.recoveries
     ADD CONSTRAINT recoveries_pkey PRIMARY KEY (job_id);
 
 ALTER TABLE ONLY graphile_worker_ext.samples
     ADD CONSTRAINT samples_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY graphile_worker_ext.slots
+    ADD CONSTRAINT slots_pkey PRIMARY KEY (limit_name, slot);
+
 ALTER TABLE ONLY graphile_worker_ext.turns
     ADD CONSTRAINT turns_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY graphile_worker_ext.unique_keys
+    ADD CONSTRAINT unique_keys_pkey PRIMARY KEY (key);
 
 CREATE INDEX gwpy_free_jobs ON graphile_worker._private_jobs USING btree (task_id, priority, run_at, id) WHERE ((is_available = true) AND (job_queue_id IS NULL));
 
@@ -1027,6 +1230,8 @@ CREATE INDEX outcomes_8_job_id_idx ON graphile_worker_ext.outcomes_8 USING btree
 
 CREATE INDEX outcomes_8_task_identifier_succeeded_finished_at_idx ON graphile_worker_ext.outcomes_8 USING btree (task_identifier, succeeded, finished_at);
 
+CREATE INDEX unique_keys_until ON graphile_worker_ext.unique_keys USING btree (until);
+
 ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_0_job_id_idx;
 
 ALTER INDEX graphile_worker_ext.attempts_job_id ATTACH PARTITION graphile_worker_ext.attempts_1_job_id_idx;
@@ -1116,6 +1321,12 @@ ALTER INDEX graphile_worker_ext.outcomes_finished_at ATTACH PARTITION graphile_w
 ALTER INDEX graphile_worker_ext.outcomes_job_id ATTACH PARTITION graphile_worker_ext.outcomes_8_job_id_idx;
 
 ALTER INDEX graphile_worker_ext.outcomes_task ATTACH PARTITION graphile_worker_ext.outcomes_8_task_identifier_succeeded_finished_at_idx;
+
+ALTER TABLE ONLY graphile_worker_ext.rates
+    ADD CONSTRAINT rates_limit_name_fkey FOREIGN KEY (limit_name) REFERENCES graphile_worker_ext.limits(name) ON DELETE CASCADE;
+
+ALTER TABLE ONLY graphile_worker_ext.slots
+    ADD CONSTRAINT slots_limit_name_fkey FOREIGN KEY (limit_name) REFERENCES graphile_worker_ext.limits(name) ON DELETE CASCADE;
 
 ALTER TABLE graphile_worker._private_job_queues ENABLE ROW LEVEL SECURITY;
 

@@ -1,7 +1,7 @@
 // Adds a job that Python will run.
 import { makeWorkerUtils } from "graphile-worker";
 
-import type { Order } from "./payloads.ts";
+import type { Order } from "./tasks.ts";
 
 const order: Order = {
   order: 7,

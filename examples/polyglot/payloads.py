@@ -1,4 +1,4 @@
-"""What travels between the two languages, as Python sees it; payloads.ts is its twin."""
+"""The payloads of both languages. tasks.ts and tasks.json are generated from them."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -13,7 +13,7 @@ class Line:
 
 @dataclass
 class Order:
-    """For price_order, which Python runs."""
+    """An order, which Python prices."""
 
     order: int
     lines: list[Line]
@@ -21,8 +21,8 @@ class Order:
 
 @dataclass
 class Invoice:
-    """For send_invoice, which Node runs."""
+    """An invoice, which Node sends."""
 
     order: int
-    total: Decimal  # sent as text, as JSON has no exact decimals
-    due: date  # sent as ISO text
+    total: Decimal  # written as text, because JSON has no exact decimals
+    due: date  # written as ISO text

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     )
     from graphile_worker.hooks import Hooks
     from graphile_worker.jobs import Job, JobKeyMode, JobOptions, JobSpec
+    from graphile_worker.lanes import lane
+    from graphile_worker.limits import ConcurrencyLimit, RateLimit
     from graphile_worker.options import (
         ExecutableOptions,
         LocalQueueOptions,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from graphile_worker.tasks import (
         BaseJobContext,
         BatchTask,
+        ExternalTask,
         JobContext,
         SyncJobContext,
         Task,
@@ -101,6 +104,7 @@ __all__ = [
     "CleanupBlocked",
     "CleanupTask",
     "Client",
+    "ConcurrencyLimit",
     "ConfigurationError",
     "Cron",
     "CronItem",
@@ -108,6 +112,7 @@ __all__ = [
     "Discard",
     "ExecutableFailed",
     "ExecutableOptions",
+    "ExternalTask",
     "GraphileWorkerError",
     "Hooks",
     "Job",
@@ -143,6 +148,7 @@ __all__ = [
     "PayloadTooLarge",
     "Progress",
     "QueueBusy",
+    "RateLimit",
     "RecoveryOptions",
     "RefetchDelayOptions",
     "ResultError",
@@ -173,6 +179,7 @@ __all__ = [
     "WorkerOptions",
     "WorkerStoppedError",
     "add_job_adhoc",
+    "lane",
     "make_worker_utils",
     "migration_sql",
     "migration_statements",
@@ -264,6 +271,11 @@ _NAMES = {
         "JobOptions",
         "JobSpec",
     ),
+    "graphile_worker.lanes": ("lane",),
+    "graphile_worker.limits": (
+        "ConcurrencyLimit",
+        "RateLimit",
+    ),
     "graphile_worker.options": (
         "ExecutableOptions",
         "LocalQueueOptions",
@@ -301,6 +313,7 @@ _NAMES = {
     "graphile_worker.tasks": (
         "BaseJobContext",
         "BatchTask",
+        "ExternalTask",
         "JobContext",
         "SyncJobContext",
         "Task",

@@ -19,11 +19,13 @@ from graphile_worker._db.slow_queries import SlowQueryDatabase
 from graphile_worker._db.sync import SyncConnectionPool
 from graphile_worker._db.worker_connections import WorkerConnections
 from graphile_worker._lease.background_loop import cancel_until_done
+from graphile_worker._lease.expired_keys import ExpiredKeys
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._lease.service import LeaseService
 from graphile_worker._lease.stale_locks import StaleLocks
 from graphile_worker._metrics.recorder import Recorder
+from graphile_worker._sql.queries.limits import describe_task_limits
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL, get_ledger
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.versions import find_version
@@ -31,9 +33,10 @@ from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers
-from graphile_worker._worker.concurrency_limit import WorkerSeat
 from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.history_rotator import HistoryRotator
+from graphile_worker._worker.limited_claimer import LimitedClaimer
+from graphile_worker._worker.limited_jobs import LimitedJobs, LimitedSeat
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.pauses import PauseCause, PausedTaskNames, PauseMonitor
@@ -43,18 +46,20 @@ from graphile_worker._worker.process_pool import ProcessPool
 from graphile_worker._worker.progress import ProgressBuffer
 from graphile_worker._worker.reporting import log_events
 from graphile_worker._worker.run_job import Executors, find_job_in_frame
+from graphile_worker._worker.shared_concurrency import SlotGate, WorkerSeat
 from graphile_worker._worker.sources.base import FetchOptions, JobSource
 from graphile_worker._worker.sources.direct import DirectSource
 from graphile_worker._worker.sources.local_queue import LocalQueue
 from graphile_worker._worker.sources.prefetch import PrefetchSource
 from graphile_worker._worker.start_guard import StartGuard
 from graphile_worker._worker.threads import ThreadPool
-from graphile_worker._worker.worker import Worker
+from graphile_worker._worker.worker import Seat, Worker
 from graphile_worker._worker.worker_metrics import WorkerMetrics
 from graphile_worker._worker_config import (
     WorkerConfig,
     check_config,
     check_history,
+    check_limits,
     prepare_schema,
     warn_if_unencrypted,
 )
@@ -69,6 +74,7 @@ class WorkerComponents:
 
     claimer: Claimer
     pauses: PauseMonitor
+    limited: LimitedJobs | None = None
     pool: WorkerPool
 
     def __init__(
@@ -111,6 +117,7 @@ class WorkerComponents:
                 config.tasks,
                 find_job_in_frame,
                 cron_items=config.cron_items,
+                limits=describe_task_limits(config.limits),
                 progress=self.progress,
                 timings=config.timings.lease,
             )
@@ -198,6 +205,7 @@ async def build_worker(
         check_config(config)
         await prepare_schema(config, databases)
         await check_history(config, databases)
+        await check_limits(config, databases)
         await warn_if_unencrypted(config, databases)
         if components.lease_service is not None:
             await stack.enter_async_context(components.lease_service)
@@ -209,6 +217,8 @@ async def build_worker(
         components.pool = _build_pool(config, components, deps, once=once)
         # Before the first fetch: what was paused before a restart does not start.
         await components.pauses.read_once()
+        if components.limited is not None:
+            await components.limited.register()
         if components.lease_service is not None:
             components.lease_service.attach(components.pool, components.claimer)
         if components.metrics is not None:
@@ -239,6 +249,8 @@ def _iter_background_tasks(
         yield components.lease_service.build_lease_monitor().run()
         yield components.claimer.run()
         yield components.pauses.run()
+    if components.limited is not None:
+        yield components.limited.run()
     if components.metrics is not None:
         yield components.metrics.measure_lag()
     if once:
@@ -255,11 +267,18 @@ def _iter_background_tasks(
             config.hooks,
             on_jobs=components.pool.wake,
             on_migration=partial(_check_schema_level, config, components),
-            on_pauses=components.pauses.wake,
+            on_pauses=partial(_read_changes, components),
             timings=config.timings.listen,
         ).run()
     if config.cron_items is not None:
         yield CronScheduler(components.databases.own, config.cron_items, config.hooks).run()
+
+
+def _read_changes(components: WorkerComponents) -> None:
+    """Read pauses and limits, because a person has changed one of them."""
+    components.pauses.wake()
+    if components.limited is not None:
+        components.limited.watch()
 
 
 async def rescue_once(components: WorkerComponents) -> None:
@@ -269,6 +288,8 @@ async def rescue_once(components: WorkerComponents) -> None:
 
 
 def build_stale_locks(config: WorkerConfig, components: WorkerComponents) -> StaleLocks:
+    schemas = components.databases.own.schemas
+    expired_keys = ExpiredKeys(components.slow_query_database, schemas, components.logger)
     return StaleLocks(
         components.slow_query_database,
         components.lease,
@@ -277,6 +298,7 @@ def build_stale_locks(config: WorkerConfig, components: WorkerComponents) -> Sta
         max_interval=config.options.max_reset_locked_interval,
         clock=config.clock,
         claimed=components.claimer.claimed_jobs,
+        clean_up=None if components.is_external else expired_keys.delete_once,
     )
 
 
@@ -293,7 +315,10 @@ def _build_pool(
         max_payload_bytes=options.max_payload_bytes,
         is_stopping=lambda: components.pool.is_stopping,
     )
-    claimer = components.claimer = Claimer(
+    limits = config.limits
+    claimer = components.claimer = (
+        partial(LimitedClaimer, limited_tasks=limits) if limits else Claimer
+    )(
         databases.own,
         lease,
         config.tasks,
@@ -344,6 +369,8 @@ def _build_pool(
     if config.shard is not None:
         gate = config.shard.limit.open_gate()
         source.on_stop = gate.close
+    if isinstance(claimer, LimitedClaimer):
+        components.limited = _build_limited_jobs(config, components, claimer, source, once=once)
     cancellation = Cancellation()
     resources = PoolResources(
         deps=deps,
@@ -370,7 +397,7 @@ def _build_pool(
             recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
             retentions=config.retentions,
-            seat=None if gate is None else WorkerSeat(gate, source),
+            seat=_build_seat(components, source, gate),
         )
         for _ in range(options.concurrency)
     ]
@@ -384,6 +411,7 @@ def _build_pool(
         tasks=config.tasks,
         cancel_after=options.cancel_after,
         shutdown_timeout=options.shutdown_timeout,
+        limited=components.limited,
         timings=timings.shutdown,
     )
     runaways.on_resumed = pool.wake
@@ -400,6 +428,43 @@ def _build_pool(
         timings=timings.pauses,
     )
     return pool
+
+
+def _build_limited_jobs(
+    config: WorkerConfig,
+    components: WorkerComponents,
+    claimer: LimitedClaimer,
+    source: JobSource,
+    *,
+    once: bool,
+) -> LimitedJobs:
+    limited = LimitedJobs(
+        claimer,
+        source,
+        components.databases.own,
+        components.lease,
+        components.logger,
+        config.limits,
+        poll_interval=config.options.poll_interval,
+        once=once,
+        timings=config.timings.limits,
+    )
+    on_stop = source.on_stop
+
+    def stop() -> None:
+        on_stop()
+        limited.stop()
+
+    source.on_stop = stop
+    return limited
+
+
+def _build_seat(
+    components: WorkerComponents, source: JobSource, gate: SlotGate | None
+) -> Seat | None:
+    if components.limited is not None:
+        return LimitedSeat(components.limited, source, gate)
+    return None if gate is None else WorkerSeat(gate, source)
 
 
 def _build_source(
@@ -441,6 +506,7 @@ async def _shut_down(
     try:
         if components.has_pool:
             await components.pool.release_remaining()
+            await _return_slots(config, components)
     except JobsLeftLocked as error:
         if original_error is None:
             raise
@@ -453,6 +519,18 @@ async def _shut_down(
             await _release_orphaned_claims(config, components)
             config.hooks.emit(RunnerStopped(pool_id=components.pool.id))
         await config.hooks.drain(config.timings.listener_drain_timeout)
+
+
+async def _return_slots(config: WorkerConfig, components: WorkerComponents) -> None:
+    """Return the slots of limits, after the last job was written or released."""
+    if components.limited is None:
+        return
+    try:
+        async with asyncio.timeout(config.timings.shutdown.write_timeout_seconds):
+            await components.limited.close()
+    except Exception as error:
+        # Other pools then free them, as those of a dead pool.
+        components.logger.warning("returning slots failed: %s", format_error_line(error))
 
 
 async def _release_orphaned_claims(config: WorkerConfig, components: WorkerComponents) -> None:

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from graphile_worker._db.external_connections import OpenTransaction, find_source
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.add import plan_add_job, plan_add_jobs
+from graphile_worker._sql.plans.add import has_windows, plan_add_job, plan_add_jobs
 from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
@@ -112,6 +112,8 @@ class BaseClient:
         return AddingJobs(specs=[self._set_run_at(spec) for spec in specs])
 
     def _plan_add_job(self, adding: AddingJobs, conn: object) -> Plan[Job]:
+        if has_windows(adding.specs):
+            return self._plan_add_unique_job(adding, conn)
         return plan_add_job(
             adding.specs[0],
             self._schemas,
@@ -120,6 +122,8 @@ class BaseClient:
         )
 
     def _plan_add_jobs(self, adding: AddingJobs, conn: object) -> Plan[list[Job]]:
+        if has_windows(adding.specs):
+            return self._plan_add_unique_jobs(adding, conn)
         return plan_add_jobs(
             adding.specs,
             self._schemas,
@@ -127,6 +131,26 @@ class BaseClient:
             all_or_nothing=conn is None,
             inserts=self._find_inserts(conn),
         )
+
+    def _plan_add_unique_job(self, adding: AddingJobs, conn: object) -> Plan[Job]:
+        [job] = yield from self._plan_add_unique_jobs(adding, conn)
+        return job
+
+    def _plan_add_unique_jobs(self, adding: AddingJobs, conn: object) -> Plan[list[Job]]:
+        # Imported here, so that other programs start without it.
+        from graphile_worker._sql.plans.unique import plan_add_unique_jobs
+
+        return plan_add_unique_jobs(
+            adding.specs,
+            self._schemas,
+            max_bytes=self._max_payload_bytes,
+            inserts=self._find_inserts(conn),
+            decided_at=self._get_local_time(),
+        )
+
+    def _get_local_time(self) -> datetime | None:
+        """Return the time that decides about unique windows. None if the database's clock does."""
+        return self._clock.now() if self._use_local_time else None
 
     def _find_inserts(self, conn: object) -> DirectInserts | None:
         if conn is None:
@@ -142,11 +166,15 @@ class BaseClient:
 
     def _handle_added(self, adding: AddingJobs, mode: AddMode, conn: object) -> None:
         """Count the jobs that were added, and announce them to workers."""
+        added = adding.specs
+        if has_windows(added):
+            pairs = zip(adding.specs, adding.jobs, strict=True)
+            added = [spec for spec, job in pairs if not job.is_duplicate]
         if (recorder := self._hooks._recorder) is not None:
-            recorder.record_added((spec.identifier for spec in adding.specs), mode)
-        if self._announcer is not None and adding.specs:
+            recorder.record_added((spec.identifier for spec in added), mode)
+        if self._announcer is not None and added:
             transaction = OpenTransaction.find(self._find_connection(conn))
-            self._announcer.announce(len(adding.specs), transaction)
+            self._announcer.announce(len(added), transaction)
 
     def _find_connection(self, conn: object) -> object:
         """Return the connection of the caller that a call joins, or None."""

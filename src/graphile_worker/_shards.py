@@ -72,15 +72,17 @@ def get_shard_key(spec: JobSpec) -> str | None:
         return None
     if spec.shard_key is not None:
         return spec.shard_key
-    if None not in (spec.job_key, spec.queue_name) and spec.job_key != spec.queue_name:
+    # A job has at most one of both keys.
+    name, key = ("job_key", spec.job_key) if spec.unique is None else ("unique", spec.unique)
+    if None not in (key, spec.queue_name) and key != spec.queue_name:
         raise JobSpecError(
             "shard_key",
             None,
-            f"job_key {spec.job_key!r} and queue_name {spec.queue_name!r} may be on two shards. "
+            f"{name} {key!r} and queue_name {spec.queue_name!r} may be on two shards. "
             "Pass the shard_key that all jobs of this key and this queue share.",
             "22023",
         )
-    return spec.job_key if spec.job_key is not None else spec.queue_name
+    return key if key is not None else spec.queue_name
 
 
 class OnShard(LazyDataclass):
@@ -281,7 +283,7 @@ class BaseShards:
         former = self._find_sticky(spec)
         if former not in (None, name):
             assert former is not None
-            look = partial(_run_plan, plan_lock_kept(spec), conn if located == former else None)
+            look = partial(_find_kept, spec, conn if located == former else None)
             if (yield OnShard(former, look)):
                 name = former
         self._check_located(located, [name], key)
@@ -300,7 +302,7 @@ class BaseShards:
         key = get_shard_key(spec)
         if key is None:
             return None
-        if spec.job_key is None and spec.queue_name is None:
+        if spec.job_key is None and spec.unique is None and spec.queue_name is None:
             return self.find_shard(key)
         return self._find_former(key)
 
@@ -398,6 +400,11 @@ S = TypeVar("S", bound=BaseShards)
 
 
 def _run_plan(plan: Plan[Any], conn: object, client: Any) -> Any:
+    return client._run_plan(plan, conn)
+
+
+def _find_kept(spec: JobSpec, conn: object, client: Any) -> Any:
+    plan = plan_lock_kept(spec, client._schemas, client._get_local_time())
     return client._run_plan(plan, conn)
 
 

@@ -1,7 +1,7 @@
 """WorkerConfig: the configuration of a worker, and the checks before it starts."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from datetime import timedelta
@@ -17,6 +17,7 @@ from graphile_worker._lease.service import LeaseTimings
 from graphile_worker._sql.plans.history import find_longest_keep
 from graphile_worker._sql.plans.migration import plan_check_schema, plan_migrate
 from graphile_worker._sql.queries.history import get_history, has_history
+from graphile_worker._sql.queries.limits import check_limits as check_limit_access
 from graphile_worker._support.clock import Clock, SystemClock
 from graphile_worker._support.durations import format_duration
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
@@ -24,21 +25,23 @@ from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
 from graphile_worker._worker.completion_batcher import MAX_PENDING
-from graphile_worker._worker.concurrency_limit import ConcurrencyLimit
+from graphile_worker._worker.limited_jobs import LimitTimings
 from graphile_worker._worker.listener import ListenTimings
 from graphile_worker._worker.pauses import PauseTimings
 from graphile_worker._worker.pool import ShutdownTimings
 from graphile_worker._worker.process_main import reject_in_task_process
 from graphile_worker._worker.run_job import Executors
+from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker._worker.sources.prefetch import PrefetchTimings
 from graphile_worker.crontab import ParsedCronItem
 from graphile_worker.errors import ConfigurationError, SchemaError
 from graphile_worker.events import Migrating
 from graphile_worker.hooks import NOT_MIGRATED_MESSAGE, Hooks
+from graphile_worker.limits import ConcurrencyLimit, Limit
 from graphile_worker.options import WorkerOptions
 from graphile_worker.results import Retention
 from graphile_worker.shards import Shards
-from graphile_worker.tasks import Task, TaskRouter, find_retentions
+from graphile_worker.tasks import Task, TaskRouter, find_limits, find_retentions
 from graphile_worker.tasks.importing import locate_task
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -53,6 +56,7 @@ class WorkerTimings(LazyKeywordDataclass):
     prefetch: PrefetchTimings = PrefetchTimings()
     listen: ListenTimings = ListenTimings()
     pauses: PauseTimings = PauseTimings()
+    limits: LimitTimings = LimitTimings()
     completion: CompletionTimings = CompletionTimings()
     max_pending_completions: int = MAX_PENDING
     shutdown: ShutdownTimings = ShutdownTimings()
@@ -69,7 +73,7 @@ class WorkerShard(LazyKeywordDataclass):
     name: str
     shards: Shards
     sync_shards: sync.Shards
-    limit: ConcurrencyLimit
+    limit: SharedConcurrency
     executors: Executors
 
 
@@ -78,6 +82,8 @@ class WorkerConfig(LazyKeywordDataclass):
 
     options: WorkerOptions
     tasks: Mapping[str, Task[..., Any]]
+    known_tasks: Collection[str] = ()
+    """The tasks of this worker, and those that its options leave out."""
     definitions: TaskRouter[Any] | None = None
     """The app. Its task options apply to jobs that are added by name."""
     cron_items: Callable[[], Sequence[ParsedCronItem]] | None
@@ -96,6 +102,15 @@ class WorkerConfig(LazyKeywordDataclass):
     def retentions(self) -> dict[str, Retention]:
         """Return what tasks keep of ended jobs, by identifier. Most tasks keep nothing."""
         return find_retentions(self.tasks, self.definitions)
+
+    def has_definition(self, identifier: str) -> bool:
+        """Return whether the app has a task, which this worker may leave out."""
+        return self.definitions is not None and self.definitions.find(identifier) is not None
+
+    @property
+    def limits(self) -> dict[str, tuple[Limit, ...]]:
+        """Return the limits of tasks that have any, by identifier."""
+        return find_limits(self.tasks)
 
     @property
     def clock(self) -> Clock | None:
@@ -116,8 +131,15 @@ def check_config(config: WorkerConfig) -> None:
                     f'task {task.identifier!r}: run_in="process" does not work on Windows'
                 )
     options, warn = config.options, config.logger.warning
+    for task_name, limits in config.limits.items():
+        if options.recovery is None and any(isinstance(each, ConcurrencyLimit) for each in limits):
+            raise ConfigurationError(
+                f"task {task_name!r} has a concurrency limit, which needs recovery: heartbeats "
+                "free the slots of workers that die. Remove recovery=None or the limit."
+            )
     for item in config.cron_items() if config.cron_items is not None else ():
-        if item.task not in config.tasks:
+        # Another deployment of the app may run a task that this one leaves out.
+        if item.task not in config.known_tasks and not config.has_definition(item.task):
             warn(
                 "cron item %r adds jobs of task %r, which this worker does not run",
                 item.identifier,
@@ -178,6 +200,30 @@ async def check_history(config: WorkerConfig, databases: WorkerConnections) -> N
             schemas.companion,
             format_duration(ring.effective_keep),
             format_duration(wanted),
+        )
+
+
+async def check_limits(config: WorkerConfig, databases: WorkerConnections) -> None:
+    """Raise if tasks have limits that this worker cannot keep.
+
+    Raises:
+        ConfigurationError: The worker runs on a connection of the caller.
+        SchemaError: This role cannot use the tables of limits.
+    """
+    limits, schemas = config.limits, databases.own.schemas
+    if not limits:
+        return
+    if isinstance(databases.own, ExternalConnectionDatabase):
+        raise ConfigurationError(
+            f"task {min(limits)!r} has a limit, which other workers could not see from your "
+            "transaction. Run it with run_once, or test it with the fixture gw."
+        )
+    access = await databases.own.run(check_limit_access(schemas))
+    if not access.can_write:
+        raise SchemaError(
+            f"task {min(limits)!r} has a limit, and schema {schemas.companion!r} has no tables for "
+            "limits that this role may write to. Run `graphile-worker migrate` as the owner, or "
+            "grant the privileges."
         )
 
 

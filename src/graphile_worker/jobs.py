@@ -18,6 +18,7 @@ else:
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
 SMALLINT_RANGE = range(-32768, 32768)
+MAX_QUEUE_NAME_LENGTH = 128
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_DATETIME = datetime.min.replace(tzinfo=UTC)
 MAX_DATETIME = datetime.max.replace(tzinfo=UTC)
@@ -64,7 +65,12 @@ class JobOptions(TypedDict, total=False):
     flags: Collection[str] | None
     """Labels, by which a worker can leave jobs out with `forbidden_flags` (default: none)."""
     shard_key: str | None
-    """Text that decides the shard, if there are several (default: the job key or the queue)."""
+    """Text that decides the shard, if there are several (default: the job key, the unique key or
+    the queue)."""
+    unique: str | None
+    """Unique key of a window: while it is open, no other job is added with it (default: none)."""
+    unique_for: timedelta | None
+    """Length of the window, which stays open when the job ends. Required with `unique`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,15 @@ class JobSpec:
     job_key_mode: JobKeyMode | JobKeyModeName | None = None
     flags: Collection[str] | None = None
     shard_key: str | None = None
+    unique: str | None = None
+    unique_for: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_name("identifier", self.identifier, 128, "GWBID")
         if self.identifier == "":
             raise JobSpecError("identifier", "", "must not be empty", "GWBID")
         if self.queue_name is not None:
-            check_name("queue_name", self.queue_name, 128, "GWBQN")
+            check_name("queue_name", self.queue_name, MAX_QUEUE_NAME_LENGTH, "GWBQN")
         if self.job_key is not None:
             _check_key(self.job_key)
         if self.job_key_mode is not None:
@@ -110,6 +118,8 @@ class JobSpec:
             _check_flags(self.flags)
         if self.shard_key is not None:
             check_text("shard_key", self.shard_key)
+        if self.unique is not None or self.unique_for is not None:
+            _check_window(self.unique, self.unique_for, self.job_key)
 
 
 JOB_OPTION_NAMES = tuple(JobOptions.__annotations__)
@@ -173,6 +183,7 @@ class Job(Generic[R_co]):
     __slots__ = (
         "_created_at",
         "_flags",
+        "_is_duplicate",
         "_locked_at",
         "_payload",
         "_result_source",
@@ -197,6 +208,9 @@ class Job(Generic[R_co]):
 
     # Not set without shards.
     _shard: str
+
+    # Not set unless the window of a unique key was open.
+    _is_duplicate: bool
 
     def __init__(
         self,
@@ -239,6 +253,15 @@ class Job(Generic[R_co]):
     def shard(self) -> str | None:
         """Return the name of the job's shard, or None without shards."""
         return getattr(self, "_shard", None)
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Return whether nothing was added, because the window of `unique` was open.
+
+        The job is then the earlier one, as its row is now. If that row is deleted, only its id and
+        `created_at` are known, and the other fields are those of the job that was not added.
+        """
+        return getattr(self, "_is_duplicate", False)
 
     @property
     def payload(self) -> Any:
@@ -439,6 +462,27 @@ def _check_key(value: object) -> None:
     check_name("job_key", value, 512, "GWBJK")
     if value == "":
         raise JobSpecError("job_key", value, "must not be empty", "GWBJK")
+
+
+def _check_window(unique: object, unique_for: object, job_key: str | None) -> None:
+    if unique is None:
+        reason = "needs unique, the key of the window"
+        raise JobSpecError("unique_for", unique_for, reason, "22023")
+    check_name("unique", unique, 512, "22023")
+    if unique == "":
+        raise JobSpecError("unique", unique, "must not be empty", "22023")
+    if unique_for is None:
+        reason = "needs unique_for, the length of the window"
+        raise JobSpecError("unique", unique, reason, "22023")
+    if not isinstance(unique_for, timedelta) or unique_for <= timedelta(0):
+        raise JobSpecError("unique_for", unique_for, "expected a timedelta above 0", "22023")
+    check_run_at("unique_for", unique_for)
+    if job_key is not None:
+        reason = (
+            f"not together with job_key={job_key!r}. A job key replaces a waiting job, and unique "
+            "keeps the earlier one. Choose one of them."
+        )
+        raise JobSpecError("unique", unique, reason, "22023")
 
 
 def _check_flags(flags: object) -> None:

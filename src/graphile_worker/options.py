@@ -4,6 +4,7 @@ Objects of your program, such as hooks or a logger, are arguments of `run` inste
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -256,6 +257,34 @@ class WorkerOptions:
         default_text="schema name + _ext",
         detail="Contains the tables that only Python workers use.",
     )
+    only_tasks: Sequence[str] | None = option(
+        None,
+        help="Run only these tasks",
+        default_text="all tasks",
+        detail="Names, or patterns, for example `mail_*`.",
+        see="operations/running-workers.md#several-deployments-of-one-app",
+        flags=("--only",),
+        metavar="TASKS",
+        help_group=HelpGroup.COMMON,
+    )
+    except_tasks: Sequence[str] = option(
+        (),
+        help="Run all tasks except these",
+        default_text="none",
+        detail="Names, or patterns, for example `mail_*`.",
+        see="operations/running-workers.md#several-deployments-of-one-app",
+        flags=("--except",),
+        metavar="TASKS",
+        help_group=HelpGroup.COMMON,
+    )
+    forbidden_flags: Sequence[str] = option(
+        (),
+        help="Skip jobs with any of these flags",
+        default_text="none",
+        see="guides/rate-limits-and-flags.md#forbidden-flags",
+        metavar="FLAGS",
+        help_group=HelpGroup.COMMON,
+    )
     concurrency: int = option(
         1,
         help="Number of jobs to run at once",
@@ -410,6 +439,11 @@ class WorkerOptions:
         if not self.schema:
             raise ConfigurationError("schema must not be empty")
         check_fields(self)
+        for name in ("only_tasks", "except_tasks", "forbidden_flags"):
+            if (names := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(names))
+        if self.only_tasks is not None and not self.only_tasks:
+            raise ConfigurationError("only_tasks must name at least one task")
         delay = self.local_queue.refetch_delay if self.local_queue else None
         if delay is not None and delay.duration > self.poll_interval:
             raise ConfigurationError(

@@ -35,8 +35,8 @@ from graphile_worker._shard_group import ShardGroup
 from graphile_worker._shards import BaseShards
 from graphile_worker._support.logs import Logger, resolve_logger
 from graphile_worker._worker.claimer import ForbiddenFlags
-from graphile_worker._worker.concurrency_limit import ConcurrencyLimit
 from graphile_worker._worker.pool import WorkerPool
+from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker._worker.signals import handle_signals
 from graphile_worker._worker_config import Lifespan, WorkerConfig, WorkerShard
 from graphile_worker.client import Client
@@ -48,6 +48,7 @@ from graphile_worker.jobs import Job, JobOptions, JobSpec
 from graphile_worker.options import WorkerOptions
 from graphile_worker.shards import Shards
 from graphile_worker.tasks import Task, TaskRouter
+from graphile_worker.tasks.selection import select_tasks
 
 TaskSource = TaskRouter[Any] | Mapping[str, Callable[..., Any]] | Path | str
 
@@ -209,9 +210,15 @@ class Runner:
         task_process_module: str | None = None,
     ) -> None:
         options = options or WorkerOptions()
+        if options.forbidden_flags and forbidden_flags is not None:
+            raise ConfigurationError(
+                "forbidden_flags is an argument and set in the options. Remove one."
+            )
+        known = resolve_tasks(tasks, options)
         config = WorkerConfig(
             options=options,
-            tasks=resolve_tasks(tasks, options),
+            tasks=select_tasks(known, options.only_tasks, options.except_tasks),
+            known_tasks=frozenset(known),
             definitions=tasks if isinstance(tasks, TaskRouter) else None,
             cron_items=resolve_cron_items(
                 tasks,
@@ -223,7 +230,7 @@ class Runner:
             hooks=_merge_hooks(hooks, tasks),
             logger=resolve_logger(logger),
             lifespan=lifespan or getattr(tasks, "lifespan", None) or nullcontext,
-            forbidden_flags=forbidden_flags,
+            forbidden_flags=options.forbidden_flags or forbidden_flags,
             migrate=migrate and _may_migrate(tasks),
             task_process_module=task_process_module,
         )
@@ -500,7 +507,7 @@ class ShardedRunner(Runner):
             "hooks": hooks,
             "tasks": config.definitions,
         }
-        limit = ConcurrencyLimit(self.options.concurrency, len(self._database.names))
+        limit = SharedConcurrency(self.options.concurrency, len(self._database.names))
         executors = build_executors(config)
         with handle_signals(self._on_signal) if self._handle_signals else nullcontext():
             async with AsyncExitStack() as stack:

@@ -228,7 +228,9 @@ class Shards(BaseShards):
     async def _add_where_kept(self, spec: JobSpec, client: Client) -> Job | None:
         async def add() -> Job | None:
             async with client._db.transaction() as connection:
-                if not await run_plan_on(connection, plan_lock_kept(spec)):
+                if not await run_plan_on(
+                    connection, plan_lock_kept(spec, client._schemas, client._get_local_time())
+                ):
                     return None
                 return await client.add_spec(spec, conn=connection.raw)
 

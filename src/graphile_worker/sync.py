@@ -538,7 +538,9 @@ class Shards(BaseShards):
         def add() -> Job | None:
             database: Any = client._db
             with database.transaction() as connection:
-                if not run_plan_sync_on(connection, plan_lock_kept(spec)):
+                if not run_plan_sync_on(
+                    connection, plan_lock_kept(spec, client._schemas, client._get_local_time())
+                ):
                     return None
                 return client.add_spec(spec, conn=connection.raw)
 

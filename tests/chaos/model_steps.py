@@ -28,6 +28,7 @@ from graphile_worker._sql.queries.claim import (
     FailedAttempt,
     ReleasedJob,
     check_ready_jobs,
+    claim_first_job,
     claim_jobs,
     claim_jobs_around,
     claim_jobs_unindexed,
@@ -50,13 +51,13 @@ from graphile_worker._sql.queries.workers import (
     unlock_stale_jobs,
 )
 from graphile_worker._sql.query import Query
-from tests.chaos.model import SECOND, Claim, Model, Spec
+from tests.chaos.model import SECOND, Claim, Model, Row, Spec
 from tests.support.sql import Sql
 
 LEASE = 10
 # More would not be among the soonest jobs, where a fetch may take fewer than there are.
 MOST_JOBS = 18
-WAYS = ("as a worker", "plain", "soonest", "around", "everywhere", "unindexed")
+WAYS = ("as a worker", "first", "plain", "soonest", "around", "everywhere", "unindexed")
 # Any position: so few jobs are all among the first ones.
 AROUND = (0, datetime(2026, 1, 1, tzinfo=UTC))
 TASKS = ("send", "resize")
@@ -303,7 +304,9 @@ class Steps(RuleBasedStateMachine):
 
         ids = [each.job.id for each in taken]
         rows = [self.model.jobs[job_id] for job_id in ids]
-        if way == "plain" and not is_plain:
+        if way == "first":
+            assert [row.place[:2] for row in rows] in self.find_first(wanted, is_plain=is_plain)
+        elif way == "plain" and not is_plain:
             assert ids == [], "the plain way took what is not plain"
         elif is_plain and way in ("plain", "as a worker"):
             # Of those that stand in the same place it takes any, as the reference does.
@@ -318,6 +321,15 @@ class Steps(RuleBasedStateMachine):
             if not is_lost:
                 self.held[pool][claim.id] = (claim, held)
 
+    def find_first(self, wanted: list[Row], *, is_plain: bool) -> list[list[tuple[int, int]]]:
+        """Return the places that the first job may have: that of the first wanted one, or none."""
+        first = min(row.place[:2] for row in self.model.jobs.values() if row.is_available)
+        found = [row.place[:2] for row in wanted[:1]]
+        if found != [first]:
+            # Another job precedes it, which cannot be claimed.
+            return [[]]
+        return [found] if is_plain else [found, []]
+
     def find_task_ids(self, tasks: tuple[str, ...]) -> dict[int, str]:
         return {number: name for number, name in self.task_ids.items() if name in tasks}
 
@@ -327,6 +339,7 @@ class Steps(RuleBasedStateMachine):
         known = self.find_task_ids(tasks)
         ways: dict[str, list[Callable[..., Query[list[ClaimedJob]]]]] = {
             "as a worker": [claim_plain_jobs, claim_soonest_jobs, claim_jobs],
+            "first": [claim_first_job],
             "plain": [claim_plain_jobs],
             "soonest": [claim_soonest_jobs],
             "around": [partial(claim_jobs_around, since=AROUND)],

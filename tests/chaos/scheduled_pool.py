@@ -215,6 +215,7 @@ class Scene:
             lease=Lease(pool_id=pool_id),
             recorder=None,
             progress=None,
+            limited=None,
             databases=databases,
             slow_query_database=self._table,
             slow_query_database_at_shutdown=self._table,

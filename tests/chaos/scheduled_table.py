@@ -187,6 +187,8 @@ class TableOfJobs:
             case "notify_jobs":
                 self.on_announced(args[0])
                 return []
+            case "claim_first_job":
+                return self._take_first(*args[:1])
             case "claim_plain_jobs" | "claim_soonest_jobs" | "claim_jobs" | "claim_jobs_unindexed":
                 return self._take(query.statement, args)
             case "check_ready_jobs":
@@ -205,6 +207,15 @@ class TableOfJobs:
                 return self._end(how, {each["id"]: each for each in json.loads(args[0])}, *args[1:])
             case other:
                 raise AssertionError(f"no answer is defined for {other}")
+
+    def _take_first(self, pool: str) -> list[tuple[Any, ...]]:
+        now = asyncio.get_running_loop().time()
+        free = [row for row in self.rows.values() if row.claim is None]
+        first = min(free, key=lambda row: (row.priority, row.run_at, row.id), default=None)
+        if first is None or first.queue or first.run_at > now:
+            return []
+        due = sum(row.run_at <= now + 0.02 for row in free) if len(free) < 50 else None
+        return [(*self._claim(first, pool, now), due, "0")]
 
     def _take(self, way: str, args: Any) -> list[tuple[Any, ...]]:
         pool, _, _, limit, _, priority, first, *_ = args

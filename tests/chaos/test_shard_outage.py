@@ -25,7 +25,9 @@ RATE_SECONDS = 10.0
 @pytest.fixture
 def clusters(pytestconfig) -> Iterator[dict[str, Cluster]]:
     major = pytestconfig.getoption("--pg")
-    clusters = {name: Cluster(major).start() for name in "ab"}
+    # A crash must not lose commits.
+    settings = ["synchronous_commit=on"]
+    clusters = {name: Cluster(major, settings).start() for name in "ab"}
     yield clusters
     for cluster in clusters.values():
         cluster.stop()

@@ -10,6 +10,7 @@ import pytest
 from graphile_worker import JobSpec, sync
 from graphile_worker._sql.queries.claim import (
     check_ready_jobs,
+    claim_first_job,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
@@ -206,7 +207,7 @@ def test_a_job_that_is_ready_within_20_ms_is_not_left_to_the_next_poll(pool, cli
     client.add_job("task", run_at=now - HOUR)
     client.add_job("task", run_at=now + timedelta(milliseconds=15))
 
-    for way in (claim_plain_jobs, claim_soonest_jobs):
+    for way in (claim_first_job, claim_plain_jobs, claim_soonest_jobs):
         (claimed,) = pool.claim_by(way, 24, now=now)
         assert not claimed.is_all_ready
         pool.release(claimed)

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from graphile_worker import sync
 from graphile_worker._sql.identifiers import Schemas, derive_companion_schema
+from graphile_worker._sql.queries.migrations import EXT_STEPS
 from graphile_worker._sql.render import render_bytes
 from graphile_worker.ops.diagnostics import (
     DoctorOptions,
@@ -111,7 +112,9 @@ async def test_a_new_database_has_no_findings(database):
     assert (report.is_critical, report.verdict) == (False, QueueHealth.HEALTHY)
     assert "level 20, installed by Python on " in report.facts["schema"]
     assert "owned by postgres" in report.facts["schema"]
-    assert "level 7 of 7, by postgres on " in report.facts["companion"]
+    assert (
+        f"level {len(EXT_STEPS)} of {len(EXT_STEPS)}, by postgres on " in report.facts["companion"]
+    )
 
 
 async def test_young_jobs_of_every_kind_have_no_findings(database, sql):
@@ -407,7 +410,8 @@ async def test_a_companion_that_is_behind_is_reported_and_migrate_upgrades_it(da
 
     assert (finding.id, finding.severity) == (FindingId.COMPANION_BEHIND, Severity.WARNING)
     assert finding.evidence == (
-        "missing: 0002_leases, 0004_turns, 0005_samples, 0006_history, 0007_pauses",
+        "missing: 0002_leases, 0004_turns, 0005_samples, 0006_history, 0007_pauses, 0008_limits, "
+        "0009_unique",
     )
     assert await list_findings(database) == {}
 

@@ -289,7 +289,7 @@ def test_a_job_behind_one_whose_row_is_locked_is_found(pool, sql, fill, obstacle
 
 
 @pytest.mark.feature("F95")
-@pytest.mark.parametrize("queues", [0, 400])
+@pytest.mark.parametrize("queues", size(gate=[400], nightly=[0, 400]))
 @each_obstacle
 def test_a_fetch_that_is_not_over_hides_nothing_behind_an_obstacle(
     pool, database, fill, obstacle, queues
@@ -372,12 +372,12 @@ def beside(fill: Filler) -> dict[str, Callable[[], None]]:
 
 TABLES = list(beside(Filler.__new__(Filler)))
 
-STATEMENTS = ("claim_plain_jobs", "claim_soonest_jobs", "claim_jobs")
+STATEMENTS = ("claim_first_job", "claim_plain_jobs", "claim_soonest_jobs", "claim_jobs")
 MODES = ("force_generic_plan", "force_custom_plan")
 NO_PLACE = f"null, null, null, {NO_BYTE_LIMIT}"
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", size(gate=TABLES[1::2], nightly=TABLES))
 def test_a_fetch_reads_no_more_pages_for_what_lies_beside(indexed_pool, sql, fill, table):
     def pages(statement: str, mode: str) -> tuple[int, ...]:
         sql.run("select set_config('plan_cache_mode', $1, false)", mode)
@@ -405,7 +405,7 @@ def test_a_fetch_reads_no_more_pages_for_what_lies_beside(indexed_pool, sql, fil
         assert {way: found[way] for way in ways if found[way][1] > 3 * clean[way][1] + 600} == {}
 
 
-@pytest.mark.parametrize("table", size(gate=TABLES[::2], nightly=TABLES))
+@pytest.mark.parametrize("table", size(gate=["own", "stuck queues"], nightly=TABLES))
 def test_the_server_keeps_one_plan_and_takes_it_for_a_cheap_one(sql, fill, indexed_pool, table):
     fill.jobs(2_000, due="-1 minute")
     beside(fill)[table]()

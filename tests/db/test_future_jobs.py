@@ -26,6 +26,7 @@ MANY = size(gate=40_000, nightly=1_000_000)
 
 CHECK = "check_ready_jobs"
 STATEMENTS = (
+    "claim_first_job",
     "claim_plain_jobs",
     "claim_soonest_jobs",
     "claim_jobs",

@@ -75,6 +75,7 @@ STATEMENTS = (
     "add_job",
     "add_jobs",
     "check_ready_jobs",
+    "claim_first_job",
     "claim_jobs",
     "claim_plain_jobs",
     "claim_soonest_jobs",

@@ -17,6 +17,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import (
     NO_BYTE_LIMIT,
     ClaimedJob,
+    claim_first_job,
     claim_jobs,
     claim_jobs_around,
     claim_jobs_unindexed,
@@ -487,13 +488,14 @@ async def test_what_has_changed_since_it_was_found_is_left_alone(
 
 @pytest.mark.feature("F95")
 @pytest.mark.parametrize("event", PLAINLY.values(), ids=PLAINLY)
+@pytest.mark.parametrize("way", [claim_first_job, claim_plain_jobs], ids=lambda way: way.args[0])
 async def test_a_job_that_is_not_plain_any_more_is_left_to_the_other_statement(
-    client, sql, either_database, event
+    client, sql, either_database, way, event
 ):
     client.add_job("task")
     client.add_job("other", queue_name="queue", run_at=HOUR)
 
-    assert await take_while(either_database, sql, event, way=claim_plain_jobs) == []
+    assert await take_while(either_database, sql, event, way=way) == []
 
 
 async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, either_database):
@@ -618,6 +620,7 @@ def test_only_the_ids_of_the_named_tasks_are_returned(pool):
 
 
 WAYS = [
+    claim_first_job,
     claim_plain_jobs,
     claim_soonest_jobs,
     partial(claim_jobs_around, since=(0, LONG_AGO)),
@@ -636,13 +639,13 @@ async def test_a_taken_job_is_as_its_row_is(client, pool, sql, way):
     if not pool.has_indexes and way is claim_jobs:
         pytest.skip("is not asked there")
 
-    taken = pool.claim_by(way, 10)
+    taken = pool.claim_all_by(way, 10)
 
     assert len(taken) == 3
     for held in taken:
         row = client.get_job(held.job.id)
         assert row is not None
         for name in Job.__slots__:
-            if name not in ("_payload", "_flags", "_result_source", "_shard"):
+            if name not in ("_payload", "_flags", "_result_source", "_shard", "_is_duplicate"):
                 assert getattr(held.job, name) == getattr(row, name), name
         assert (held.job.payload, held.job.flags) == (row.payload, row.flags)

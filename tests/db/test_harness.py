@@ -33,6 +33,9 @@ from tests.conftest import TestDatabase
 from tests.support.processes import eventually
 from tests.support.sql import Sql
 
+# What Python does: test_statements.py runs each statement on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
@@ -139,6 +142,33 @@ def test_enqueued_finds_a_job_by_its_options(gw: Harness, shop: Shop):
     gw.assert_enqueued("send", options={"max_attempts": 7, "attempts": 0, "last_error": None})
     gw.assert_not_enqueued(shop.send.using(queue_name="other"))
     gw.assert_not_enqueued("send", options={"flags": ["fast"]})
+
+
+def test_unique_windows_follow_the_clock_of_the_test(gw: Harness, shop: Shop):
+    report = shop.send.using(unique="report", unique_for=HOUR)
+    other = shop.send.using(unique="other", unique_for=HOUR)
+    first = report.enqueue(to="ada")
+
+    assert report.enqueue(to="bob").is_duplicate
+    gw.travel(HOUR - timedelta(minutes=1))
+    assert report.enqueue(to="bob").is_duplicate
+    assert gw.assert_enqueued(report) == first
+    assert gw.assert_enqueued("send", options={"unique": "report"}) == first
+    gw.assert_not_enqueued(other)
+    gw.travel(timedelta(minutes=1))
+    assert not report.enqueue(to="bob").is_duplicate
+    gw.assert_enqueued(report, to="bob")
+    gw.assert_not_enqueued(report, to="ada")
+
+
+def test_inline_runs_a_unique_job_once(gw: Harness, shop: Shop):
+    count = shop.count.using(unique="count", unique_for=HOUR)
+
+    with gw.inline():
+        first, second = count.enqueue(1), count.enqueue(2)
+
+    assert (first.is_duplicate, second.is_duplicate, second.id) == (False, True, first.id)
+    gw.assert_not_enqueued(shop.count)
 
 
 def test_a_delay_in_options_counts_from_now(gw: Harness, shop: Shop):
@@ -770,6 +800,23 @@ def test_leftover_jobs_are_neither_listed_nor_run(shop: Shop, sql: Sql):
         assert len(gw.drain()) == 1
 
     assert sql.run("select count(*) from :schema._private_jobs") == [(1,)]
+
+
+def test_leftover_windows_are_closed_for_the_test(shop: Shop, sql: Sql):
+    sql.run("select :ext_schema.add_unique_job('count', '{}', 'count', '1 day')")
+
+    with Harness(shop.app):
+        assert not shop.count.using(unique="count", unique_for=HOUR).enqueue(2).is_duplicate
+
+    assert sql.run("select count(*) from :ext_schema.unique_keys") == [(1,)]
+
+
+def test_clear_deletes_jobs_and_windows(shop: Shop, sql: Sql):
+    with Harness(shop.app) as gw:
+        count = shop.count.using(unique="count", unique_for=HOUR)
+        count.enqueue(1)
+        gw.clear()
+        assert not count.enqueue(2).is_duplicate
 
 
 def test_a_database_with_many_jobs_is_rejected(shop: Shop, sql: Sql):

@@ -20,6 +20,9 @@ from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucce
 from tests.support.proxy import CutAfterRequest
 from tests.support.recorder import wait_until
 
+# What Python does: test_statements.py runs each statement on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 PID = "select pg_backend_pid() as pid"

@@ -93,7 +93,7 @@ def assert_new(job: Job) -> None:
 
 
 def _but_revision(job: Job) -> list[object]:
-    changing = {"revision", "_updated_at", "_payload", "_result_source", "_shard"}
+    changing = {"revision", "_updated_at", "_payload", "_result_source", "_shard", "_is_duplicate"}
     return [getattr(job, name) for name in Job.__slots__ if name not in changing]
 
 

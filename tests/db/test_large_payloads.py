@@ -6,6 +6,7 @@ import pytest
 
 from graphile_worker import JobSpec, LocalQueueOptions
 from graphile_worker._sql.queries.claim import (
+    claim_first_job,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
@@ -19,7 +20,7 @@ from tests.support.recorder import wait_until
 # Logic of the worker, which test_runner.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
-WAYS = [claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]
+WAYS = [claim_first_job, claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]
 
 # Hardly compressible, and as compressible as can be.
 DIGITS = "(select string_agg(md5(n::text), '') from generate_series(1, {} / 32) as n)"
@@ -37,7 +38,7 @@ def test_a_fetch_brings_no_payload_that_is_larger_than_it_may_be(pool, sql, way)
     expected = sql.run("select id, octet_length(payload::text) from :schema._private_jobs")
 
     for limit in (50, 1_500, 20_000, 500_000, 2_000_000):
-        taken = pool.claim_by(way, 50, max_bytes=limit)
+        taken = pool.claim_all_by(way, 50, max_bytes=limit)
         found = {each.job.id: each for each in taken}
         for job_id, size in expected:
             held = found[job_id]

@@ -35,7 +35,12 @@ from graphile_worker._db.database import run_plan_sync
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas, derive_companion_schema
 from graphile_worker._sql.plans.migration import plan_migrate
-from graphile_worker._sql.queries.migrations import FUNCTION_BODIES, LATEST_LEVEL, compute_checksum
+from graphile_worker._sql.queries.migrations import (
+    EXT_STEPS,
+    FUNCTION_BODIES,
+    LATEST_LEVEL,
+    compute_checksum,
+)
 from graphile_worker._sql.render import ParameterStyle, render, render_script
 from tests.support.catalog import read_catalogue, read_companion, read_ledger
 from tests.support.cluster import Cluster
@@ -304,7 +309,7 @@ def test_a_role_that_may_not_upgrade_the_companion_gets_a_warning(
 
     migrate(empty_database, dsn=make_conninfo(empty_database.dsn, user=role))
 
-    assert "is at level 3 of 7, and this role may not upgrade it" in caplog.text
+    assert f"is at level 3 of {len(EXT_STEPS)}, and this role may not upgrade it" in caplog.text
     assert "four hours" not in caplog.text
 
 

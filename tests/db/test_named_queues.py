@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import JobSpec
-from graphile_worker.events import JobSucceeded
+from graphile_worker import JobSpec, lane
+from graphile_worker.events import JobStarted, JobSucceeded
 
 # What the statements do: test_statements.py runs each of them on the oldest pair too.
 pytestmark = pytest.mark.single_version
@@ -81,3 +81,27 @@ async def test_without_a_queue_they_do_overlap(start, recorder):
     await runner.add_jobs([JobSpec("book") for _ in range(2)])
 
     await recorder.wait_for(JobSucceeded, count=2)
+
+
+async def test_lanes_limit_a_tenant_and_leave_workers_to_other_tenants(start, recorder):
+    end_of_busy = asyncio.Event()
+
+    def import_for(tenant: str, number: int) -> JobSpec:
+        return JobSpec("load", tenant, queue_name=lane("tenant", tenant, of=4, by=number))
+
+    async def load(tenant: str) -> None:
+        if tenant == "busy":
+            await end_of_busy.wait()
+
+    first = await start({"load": load}, concurrency=5)
+    await start({"load": load}, concurrency=5)
+    await first.add_jobs(import_for("busy", number) for number in range(40))
+    await recorder.wait_for(JobStarted, count=4)
+    await first.add_jobs(import_for("small", number) for number in range(20))
+
+    # Two workers with room for ten jobs: the backlog, which came first, takes only its four.
+    await recorder.wait_for(JobSucceeded, count=20)
+    started = Counter(each.job.payload for each in recorder.events_of(JobStarted))
+    assert started == {"busy": 4, "small": 20}
+    end_of_busy.set()
+    await recorder.wait_for(JobSucceeded, count=60)

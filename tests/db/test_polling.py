@@ -11,8 +11,9 @@ from psycopg.conninfo import make_conninfo
 
 from graphile_worker import JobContext, JobSpec, SchemaTooNew
 from graphile_worker._db.notifications import MAX_NOTIFICATIONS_PER_SECOND, TooManyNotifications
-from graphile_worker._db.psycopg import PsycopgConnection
+from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._worker.claimer import ClaimTimings
+from graphile_worker._worker.fetch_strategy import JobFetcher
 from graphile_worker._worker.listener import ListenTimings
 from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
@@ -206,10 +207,13 @@ async def test_a_job_announced_while_a_fetch_is_under_way_is_not_missed(
 
 
 @pytest.mark.feature("F102")
+@pytest.mark.parametrize("statement", ["claim_first_job", "claim_plain_jobs"])
 async def test_a_job_announced_while_a_fetch_claims_all_ready_jobs_is_not_missed(
-    start, recorder, sql, monkeypatch
+    start, recorder, sql, monkeypatch, statement
 ):
-    late = LateAnswers(monkeypatch, "claim_plain_jobs")
+    late = LateAnswers(monkeypatch, statement)
+    if statement != "claim_first_job":
+        monkeypatch.setattr(JobFetcher, "_expects_one_job", False)
     await start({"work": nothing}, poll_interval=HOUR)
     await fall_asleep(recorder, sql)
 
@@ -230,16 +234,16 @@ class LateAnswers:
         self.answered = asyncio.Event()
         self._may_go = asyncio.Event()
         self._may_go.set()
-        run = PsycopgConnection.run
+        run_on = PsycopgDatabase._run_on
 
-        async def run_late(connection: Any, query: Any) -> Any:
-            answer = await run(connection, query)
+        async def run_late(database: Any, connection: Any, query: Any) -> Any:
+            answer = await run_on(database, connection, query)
             if query.statement == statement:
                 self.answered.set()
                 await self._may_go.wait()
             return answer
 
-        monkeypatch.setattr(PsycopgConnection, "run", run_late)
+        monkeypatch.setattr(PsycopgDatabase, "_run_on", run_late)
 
     def hold(self) -> None:
         self.answered.clear()

@@ -28,6 +28,9 @@ from tests.support.tasks import Gate, nothing
 from tests.support.tiers import size
 from tests.support.timings import DEFAULT_TIMINGS, set_timings
 
+# What Python does: test_statements.py runs each statement on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 
 LEFT = "select count(*)::int from :schema._private_jobs"

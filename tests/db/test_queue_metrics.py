@@ -16,15 +16,22 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from psycopg.conninfo import make_conninfo
 
+from graphile_worker import ConcurrencyLimit, RateLimit
 from graphile_worker._cli.http_server import Request
 from graphile_worker._cli.metrics_routes import build_queue_routes
-from graphile_worker._db.database import run_plan_on
+from graphile_worker._db.database import run_plan_on, run_plan_sync
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._metrics import definitions
 from graphile_worker._metrics.definitions import QUEUE_METRICS, Metric
 from graphile_worker._metrics.exposition import write_metrics
 from graphile_worker._metrics.values import Families
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.limits import (
+    create_limit_rows,
+    register_limits,
+    rent_slots,
+    want_slot,
+)
 from graphile_worker._sql.queries.metrics import (
     OldestReadyRow,
     count_runnable,
@@ -33,7 +40,9 @@ from graphile_worker._sql.queries.metrics import (
     set_probe_limits,
     set_sample_limits,
 )
+from graphile_worker._sql.queries.workers import register_pool
 from graphile_worker._sql.query import Query
+from graphile_worker.limits import Limit
 from graphile_worker.ops.queue_metrics import (
     LOOK_BUDGET_SECONDS,
     MAX_LANES,
@@ -52,6 +61,7 @@ from tests.conftest import TestDatabase
 from tests.support.clients import record_statements
 from tests.support.job_table import NODE, JobTable
 from tests.support.pgbouncer import PgBouncer
+from tests.support.pools import open_session
 from tests.support.proxy import Mode
 from tests.support.roles import temporary_role
 from tests.support.sql import Sql
@@ -61,6 +71,13 @@ pytestmark = pytest.mark.single_version
 
 TASKS = ("a", "b", "c")
 TASK_SETS = (None, ["a"], ["b", "c"], ["no such task"])
+# Parameters of `/scale`, and the tasks that they choose.
+PATTERNS: tuple[tuple[dict[str, list[str]], list[str]], ...] = (
+    ({"tasks": ["[bc]*"]}, ["b", "c"]),
+    ({"except": ["a,no such task"]}, ["b", "c"]),
+    ({"tasks": ["?"], "except": ["b", "c*"]}, ["a"]),
+    ({"except": ["*"]}, []),
+)
 LIMIT_TIME = timedelta(seconds=60)
 
 # Records each sample that a process writes.
@@ -208,6 +225,11 @@ async def test_runnable_jobs_are_counted_the_same_by_scale_and_by_both_statement
 
             assert (plain, indexed) == (expected, expected), (seed, tasks)
             assert json.loads(answer.body) == {"runnable": expected, "pods": expected}
+        for chosen, tasks in PATTERNS if seed < 5 else ():
+            query = {"jobs": ["1"], "max": [str(1000 + seed)], **chosen}
+            answer = await scale(Request("GET", "/scale", query))
+            expected = count_by_definition(sql, tasks, paused)
+            assert json.loads(answer.body)["runnable"] == expected, (seed, chosen)
 
     assert len(numbers) > 5
 
@@ -286,7 +308,9 @@ async def test_metrics_of_a_queue(database, sql, table, clock):
 
     families = await open_monitor(database, clock).collect()
 
-    assert list(families) == list(QUEUE_METRICS)
+    # Without limits there are no slots.
+    expected = [each for each in QUEUE_METRICS if each is not definitions.LIMIT_SLOTS]
+    assert list(families) == expected
     one_each = dict.fromkeys(("running", "stale", "failed", "waiting", "retrying"), 1)
     assert jobs_by_state(families) == {"ready": 2, **one_each}
     assert value(families, definitions.QUEUE_OLDEST_READY, "task") == pytest.approx(60, abs=30)
@@ -682,3 +706,24 @@ async def measure(db: PsycopgDatabase, limits: Query[None], plan: Callable[[], A
 def get_processor_time(pid: int) -> float:
     # Not the elapsed time, which on a busy machine is mostly waiting.
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def test_a_sample_has_the_slots_of_concurrency_limits(database):
+    limits: list[Limit] = [
+        ConcurrencyLimit(3, name="api"),
+        RateLimit(1, per=timedelta(minutes=1), name="stripe"),
+    ]
+    with open_session(database) as session:
+        session.run(register_limits(limits))
+        session.run(create_limit_rows(["api", "stripe"]))
+        session.run(register_pool("pool", timedelta(hours=1), {}))
+        session.run(rent_slots("api", "pool", 2))
+        session.run(want_slot("api", "other"))
+        plan = plan_sample(session.schemas, has_indexes=True)
+        families = run_plan_sync(session, plan)
+
+    assert families[definitions.LIMIT_SLOTS] == {
+        ("api", "size"): 3.0,
+        ("api", "used"): 2.0,
+        ("api", "wanted"): 1.0,
+    }

@@ -582,7 +582,7 @@ async def test_a_worker_starts_and_stops_in_this_order(start, recorder, monkeypa
         "register_pool",
         "lifespan begins",
         "runner:started",
-        "claim_plain_jobs",
+        "claim_first_job",
         "job:start",
         "complete_claimed_jobs",
         "job:success",

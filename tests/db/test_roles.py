@@ -399,6 +399,8 @@ NOT_FOR_READERS = (
     "delete from :ext_schema.progress",
     "insert into :ext_schema.pauses (kind, name, paused_by) values ('task', 'mine', 'me')",
     "delete from :ext_schema.pauses",
+    "delete from :ext_schema.unique_keys",
+    "select :ext_schema.add_unique_job('send_email', null, 'mine', '1 day')",
     "insert into :ext_schema.audit (action) values ('mine')",
     "select graphile_worker_api.enqueue('send_email')",
 )
@@ -494,6 +496,8 @@ NOT_FOR_CLEANERS = (
     "insert into :ext_schema.outcomes select * from :ext_schema.outcomes",
     "select * from :ext_schema.progress",
     "select * from :ext_schema.pauses",
+    "select * from :ext_schema.unique_keys",
+    "select :ext_schema.add_unique_job('send_email', null, 'mine', '1 day')",
     "select * from :ext_schema.audit",
 )
 
@@ -614,6 +618,26 @@ async def test_a_worker_role_pauses_and_obeys_and_a_reader_lists_pauses(queue):
         client.resume_queue("imports")
         assert await app.worker().run_once() == 1
         await app.close()
+
+
+# Unique windows
+
+
+async def test_a_worker_role_adds_unique_jobs_and_a_reader_sees_their_keys(queue, worker, reader):
+    call = "select is_duplicate from :ext_schema.add_unique_job('send_email', null, 'k', '1 day')"
+    assert not worker.value(call)
+    assert worker.value(call)
+    assert reader.run("select key from :ext_schema.unique_keys") == [("k",)]
+
+    day = timedelta(days=1)
+    with sync.Client(as_role(queue, "queue_worker"), schema=queue.schema) as client:
+        assert client.add_job("send_email", unique="k", unique_for=day).is_duplicate
+    for role in ("queue_reader", "queue_cleaner"):
+        with (
+            sync.Client(as_role(queue, role), schema=queue.schema) as client,
+            pytest.raises(SchemaError, match="may not use the unique keys"),
+        ):
+            client.add_job("send_email", unique="k", unique_for=day)
 
 
 # The audit
@@ -749,6 +773,25 @@ def test_an_enqueuer_adds_a_job_through_the_function_and_gets_only_its_id(enqueu
     assert (row["key"], row["queue_name"], row["flags"]) == (None, None, None)
 
 
+def test_an_enqueuer_adds_a_unique_job_once_within_its_own_keys(enqueuer, owner, worker):
+    call = "'send_email', unique_key => 'k', unique_for => '99 years', queue_name => 'q'"
+    worker.run("select :ext_schema.add_unique_job('send_email', null, 'k', '1 day')")
+
+    first, second = enqueue(enqueuer, call), enqueue(enqueuer, call)
+
+    assert first == second
+    assert job(owner, first)["queue_name"] == "queue_enqueuer:q"
+    [(key, days)] = owner.run(
+        "select key, extract(day from until - since)::int from :ext_schema.unique_keys"
+        " where job_id = $1",
+        first,
+    )
+    assert (key, days) == ("queue_enqueuer:k", 30)
+    for wrong in ("unique_key => 'k'", "unique_key => 'a', unique_for => '1 s', job_key => 'b'"):
+        with pytest.raises(errors.InvalidParameterValue):
+            enqueue(enqueuer, f"'send_email', {wrong}")
+
+
 @pytest.mark.feature("F41")
 async def test_a_worker_is_notified_of_jobs_of_an_enqueuer_and_runs_them(
     queue, start, recorder, enqueuer
@@ -769,6 +812,8 @@ NOT_FOR_ENQUEUERS = (
     "insert into :schema._private_jobs (task_id) values (1)",
     "select * from :schema.migrations",
     "select * from :ext_schema.pools",
+    "select * from :ext_schema.unique_keys",
+    "select :ext_schema.add_unique_job('send_email', null, 'mine', '1 day')",
     "select * from graphile_worker_api.allowed_tasks",
     "insert into graphile_worker_api.allowed_tasks values ('queue_enqueuer', 'any')",
     "create function graphile_worker_api.mine() returns int language sql as 'select 1'",

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -150,6 +151,30 @@ async def test_a_moved_key_stays_on_its_former_shard_while_that_has_a_job_of_it(
         queue.delete_all(name)
     assert (await after.add_job("task", job_key=keyed)).shard == "c"
     assert (await after.add_job("task", queue_name=queued)).shard == "c"
+
+
+async def test_a_unique_key_decides_the_shard_and_its_window_stays_where_it_is_open(queue):
+    before, after = queue.open("ab"), queue.open("abc", new=["c"])
+    old, new = Shards(dict.fromkeys("ab", "")), Shards(dict.fromkeys("abc", ""))
+    kept, free, batched = [key for key in KEYS if new.find_shard(key) == "c"][:3]
+    day = timedelta(days=1)
+    first = await before.add_job("task", unique=kept, unique_for=day)
+    await before.add_job("task", unique=batched, unique_for=day)
+    for name in "ab":
+        queue.delete_all(name)
+
+    again = await after.add_job("task", unique=kept, unique_for=day)
+    added = await after.add_job("task", unique=free, unique_for=day)
+    jobs = await after.add_jobs(
+        [JobSpec("task", unique=batched, unique_for=day), JobSpec("task", job_key="x")]
+    )
+
+    assert (again.is_duplicate, again.id, again.shard) == (True, first.id, first.shard)
+    assert first.shard == old.find_shard(kept)
+    assert (added.is_duplicate, added.shard) == (False, "c")
+    assert (jobs[0].is_duplicate, jobs[0].shard) == (True, old.find_shard(batched))
+    with pytest.raises(JobSpecError, match=r"unique 'a' and queue_name 'b' may be on two shards"):
+        await after.add_job("task", unique="a", unique_for=day, queue_name="b")
 
 
 async def test_a_draining_shard_gets_only_keys_that_it_still_has(queue):

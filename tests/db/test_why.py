@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
+from graphile_worker import ConcurrencyLimit, RateLimit
+from graphile_worker._sql.queries.limits import (
+    create_limit_rows,
+    describe_task_limits,
+    register_limits,
+    rent_slots,
+    take_tokens,
+)
 from graphile_worker._sql.queries.workers import mark_pools_stopped, register_pool
+from graphile_worker.limits import Limit
 from graphile_worker.ops.explain import Explanation, ReasonCode, plan_explain
 from graphile_worker.ops.pauses import plan_pause_queue, plan_pause_task
 from graphile_worker.ops.pools import PoolHealth, plan_get_lock_holders
@@ -220,6 +229,34 @@ def test_without_the_table_of_pauses_no_task_is_paused(table, enter, sql):
     sql.run("drop table :ext_schema.pauses")
 
     assert first(table, table.add_job()).why is ReasonCode.ELIGIBLE
+
+
+# Limits of its task
+
+
+def test_its_task_has_no_free_slot_and_no_token(database, table, enter):
+    limits: list[Limit] = [
+        ConcurrencyLimit(2, name="resize"),
+        RateLimit(1, per=HOUR, name="stripe"),
+    ]
+    enter(limits=describe_task_limits({"task": limits}))
+    job = table.add_job()
+    with open_session(database) as connection:
+        connection.run(register_limits(limits))
+        connection.run(create_limit_rows(["resize", "stripe"]))
+        connection.run(rent_slots("resize", OURS, 1))
+        assert first(table, job).why is ReasonCode.ELIGIBLE
+
+        connection.run(rent_slots("resize", OURS, 1))
+        connection.run(take_tokens("stripe", 1))
+
+    assert all_of(table, job) == [ReasonCode.LIMIT, ReasonCode.LIMIT]
+    slot, token = explained(table, job).reasons
+    in_seconds: Any = token.evidence["in_seconds"]
+    assert slot.sentence == f"it waits for a slot of 'resize' (2 of 2 rented by {OURS})"
+    assert slot.evidence == {"limit": "resize", "slots": 2, "rented_by": {OURS: 2}}
+    assert token.sentence.startswith("it waits for a token of 'stripe' (1 per 1h, next in ")
+    assert 0 < in_seconds <= 3600
 
 
 # 7, 8: workers without the task, flags

@@ -73,6 +73,32 @@ def test_config_shows_what_the_function_of_the_app_returns_without_the_password(
         assert CANARY not in done.out + done.err
 
 
+def test_config_shows_the_chosen_tasks_and_rejects_names_without_a_task(programs):
+    app = "from graphile_worker import App\n\napp = App()\n"
+    tasks = "\n\n@app.task\nasync def mail(): ...\n\n\n@app.task\nasync def report(): ...\n"
+    programs.write("shop.py", app + tasks)
+    programs.write("graphile-worker.toml", 'app = "shop"\nexcept_tasks = ["report"]\n')
+
+    flags = ("--only", "ma*", "--only=mail, report", "--forbidden-flags", "large")
+    done = programs.run_to_end("config", *flags)
+    listed = json.loads(programs.run_to_end("config", "--json", *flags).out)
+    unknown = programs.run_to_end("config", GRAPHILE_WORKER_ONLY_TASKS="mails")
+    nothing = programs.run_to_end("config", "--only", ",")
+
+    assert (done.code, done.err) == (0, "")
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
+    assert rows["only_tasks"].split() == ["ma*,mail,report", "--only"]
+    assert rows["except_tasks"].split() == ["report", "graphile-worker.toml"]
+    assert rows["forbidden_flags"].split() == ["large", "--forbidden-flags"]
+    assert listed["only_tasks"]["value"] == ["ma*", "mail", "report"]
+    assert (unknown.code, unknown.out) == (1, "")
+    assert unknown.err == (
+        "graphile-worker: only_tasks: unknown task 'mails', did you mean 'mail'? "
+        "Known tasks: mail, report\n"
+    )
+    assert nothing.err == "graphile-worker: only_tasks must name at least one task\n"
+
+
 @pytest.mark.parametrize("arguments", [["-C", "bad.toml"], ["-C", "bad.toml", "migrate"]])
 def test_a_broken_config_file_is_reported_in_one_line(programs, arguments):
     programs.write("bad.toml", "concurrency = 1\nconcurrency\n")
@@ -183,6 +209,7 @@ def test_a_given_tasks_folder_must_exist(programs):
 
 def test_supervised_processes_have_the_settings_of_their_supervisor(programs, sql):
     programs.write("tasks/hello.py", HELLO)
+    programs.write("tasks/other.py", HELLO)
     programs.write(
         "worker.toml",
         """
@@ -190,6 +217,7 @@ def test_supervised_processes_have_the_settings_of_their_supervisor(programs, sq
         concurrency = 3
         max_pool_size = 9
         log_format = "json"
+        only_tasks = ["hell*"]
         [recovery]
         lease_duration = "7s"
         """,
@@ -203,6 +231,7 @@ def test_supervised_processes_have_the_settings_of_their_supervisor(programs, sq
     assert code == 0
     assert len(started(running)) == 2
     assert all(json.loads(line) for line in running.err.splitlines())
+    assert running.err.count("(task names: 'hello')") == 2
     assert found == ["00:00:07", "00:00:07"]
 
 

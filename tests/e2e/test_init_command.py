@@ -65,6 +65,7 @@ def test_the_tests_that_init_writes_pass(programs, tmp_path):
     assert "2 passed" in done.out
 
 
+@pytest.mark.nightly
 def test_the_files_that_init_writes_are_typed(programs, tmp_path):
     programs.run_to_end("init")
     files = [name for name in FILE_NAMES if name.endswith(".py")]

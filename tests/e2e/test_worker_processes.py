@@ -29,8 +29,8 @@ FORCED_EXIT_SECONDS = size(gate=35.0, nightly=8.0)
 IDLE_STOP_SECONDS = size(gate=15.0, nightly=6.0)
 
 PROCESSES = size(gate=2, nightly=3)
-KILLS = size(gate=4, nightly=5)
-REPLACED = size(gate=3, nightly=6)
+KILLS = size(gate=3, nightly=5)
+REPLACED = size(gate=2, nightly=6)
 
 # The command with shorter limits. Its children run the same program.
 COMMAND = """
@@ -541,7 +541,10 @@ def test_the_first_signal_lets_running_jobs_finish_in_all_processes(parent, sql)
     assert not any(map(is_alive, children(running)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+OTHER_SIGNALS = size(gate=[signal.SIGINT], nightly=[signal.SIGINT, signal.SIGHUP])
+
+
+@pytest.mark.parametrize("number", OTHER_SIGNALS, ids=lambda number: number.name)
 def test_other_signals_stop_the_processes_too(parent, number):
     running = parent.start(WAITS, "-p", "2")
 

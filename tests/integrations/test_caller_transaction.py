@@ -48,6 +48,7 @@ def sql(shared_sql: Sql) -> Iterator[Sql]:
 
 def clear(sql: Sql) -> None:
     sql.run("delete from :schema._private_jobs")
+    sql.run("delete from :ext_schema.unique_keys")
 
 
 async def add(lent: Lent, method: str) -> None:
@@ -98,6 +99,31 @@ async def test_a_job_never_exists_if_its_transaction_rolls_back(
             await lent.rollback()
 
             assert payloads(sql) == []
+
+
+@every_kind
+async def test_a_unique_key_belongs_to_the_transaction_that_adds_its_job(
+    kind: str, database: TestDatabase, sql: Sql
+) -> None:
+    spec = JobSpec(f"task {NASTY}", PAYLOAD, unique=NASTY, unique_for=timedelta(days=1))
+    async with KINDS[kind](database) as lent:
+        await lent.begin()
+        added = await lent.ask("add_jobs", [spec])
+        await lent.rollback()
+        freed = sql.run("select from :ext_schema.unique_keys") == []
+
+        await lent.begin()
+        added += await lent.ask("add_jobs", [spec, JobSpec("plain"), spec])
+        await lent.commit()
+        await lent.begin()
+        added.append(await lent.ask("add_job", "other", unique=NASTY, unique_for=timedelta(days=1)))
+        await lent.commit()
+
+    assert freed
+    assert [job.is_duplicate for job in added] == [False, False, False, True, True]
+    assert added[4] == added[3] == added[1]
+    assert added[4].payload_text == PAYLOAD_TEXT
+    assert sql.run("select key from :ext_schema.unique_keys") == [(NASTY,)]
 
 
 @pytest.mark.feature("F39")

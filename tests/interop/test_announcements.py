@@ -14,9 +14,14 @@ from tests.support.tools import MODULES, NODE
 
 NODE_WORKER = """
 const [, , reference, connectionString, schema] = process.argv;
+const { EventEmitter } = require("node:events");
 const { run } = require(reference);
 
+// A notification that comes before Node listens is lost, and the next poll is an hour away.
+const events = new EventEmitter();
+events.once("pool:listen:success", () => console.error("listening"));
 run({
+  events,
   connectionString,
   schema,
   taskList: { work: async () => {} },
@@ -63,6 +68,7 @@ def test_a_coalesced_job_wakes_workers_in_both_languages(either_database, progra
             if language == "node":
                 command = [str(NODE), str(script), str(MODULES / "gw018"), url, schema]
                 worker = programs.start(command, {})
+                worker.wait_for_line("listening")
             else:
                 worker = programs.worker("--app", "worker:app", "--poll-interval", "1h")
             for options in OPTIONS:

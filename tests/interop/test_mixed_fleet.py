@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from graphile_worker import JobSpec, sync
+from graphile_worker import JobSpec, lane, sync
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
@@ -21,6 +21,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 CONCURRENCY = 10
 JOBS = size(gate=1_000, nightly=20_000)
 FEWER_JOBS = size(gate=200, nightly=2_000)
+TENANTS = 12
+LANES = 4
 
 # Who held which job when, seen from inside the database: no worker's word is taken for it.
 WATCH = """
@@ -55,6 +57,20 @@ select count(*) from (
   ) as too_early
   from held where queue is not null
 ) as holds where too_early
+"""
+
+# The largest number of jobs of one tenant that were held at the same time.
+MOST_PER_TENANT = """
+select max(held_at_once) from (
+  select sum(change) over (
+    partition by tenant order by changed_at, change
+    rows between unbounded preceding and current row
+  ) as held_at_once
+  from held
+  join :schema._private_job_queues as job_queues on job_queues.id = held.queue,
+  lateral split_part(job_queues.queue_name, '#', 1) as tenant,
+  lateral (values (began, 1), (ended, -1)) as changes (changed_at, change)
+) as changes
 """
 
 
@@ -100,13 +116,13 @@ def watched(either_database) -> Iterator[Sql]:
 
 
 def add_jobs(database: Any, count: int) -> None:
-    """Half of them in 50 named queues; a tenth fails once; some tasks only one language knows."""
+    """Half of them in lanes of tenants; a tenth fails once; some tasks only one language knows."""
     names = ("both", "both", "both", "python_only", "node_only")
     specs = [
         JobSpec(
             names[number % 5],
             {"fail_first": number % 10 == 7},
-            queue_name=f"queue {number % 50}" if number // 50 % 2 else None,
+            queue_name=lane("tenant", number % TENANTS, of=LANES) if number // 50 % 2 else None,
         )
         for number in range(count)
     ]
@@ -135,6 +151,7 @@ def check(sql: Sql, count: int) -> dict[str, int]:
     assert sql.value("select count(*) from held") >= count + count // 10
     assert sql.value("select count(*) from held where ended is null") == 0
     assert sql.value(OVERLAPS) == 0
+    assert sql.value(MOST_PER_TENANT) <= LANES
     locked = "select count(*) from :schema._private_job_queues where locked_by is not null"
     assert sql.value(locked) == 0
     return dict(sql.run("select language, count(*) from ran group by language"))
@@ -158,7 +175,11 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
     assert codes[2:] == [0, 0]
     # Each language has a fifth to itself, so neither could have done it all.
     assert min(done.values()) >= JOBS // 5, done
-    figure(f"mixed fleet: {JOBS:,} jobs in {seconds:.0f} s, finished by {done}, overlaps 0")
+    most = watched.value(MOST_PER_TENANT)
+    figure(
+        f"mixed fleet: {JOBS:,} jobs in {seconds:.0f} s, finished by {done}, overlaps 0, "
+        f"at most {most} of a tenant with {LANES} lanes at once"
+    )
 
 
 @pytest.mark.single_version

@@ -22,6 +22,9 @@ KEPT_INSTEAD = {"work": "keep", "work_in_thread": "keep_in_thread"}
 # The tasks that keep their results and attempts.
 KEEPING_TASKS = ("keep", "keep_in_thread", "stumble", "pay")
 
+# The tasks that share a limit in scenarios with one.
+LIMITED_TASKS = frozenset({"limited", "limited_in_thread"})
+
 ENQUEUERS = 4
 
 # Seconds that an enqueuer waits after the database did not answer.
@@ -171,6 +174,18 @@ def kept(rng: random.Random) -> JobSpec:
     if spec.job_key is None and spec.identifier in KEPT_INSTEAD and rng.random() < 0.6:
         return replace(spec, identifier=KEPT_INSTEAD[spec.identifier])
     return spec
+
+
+def limited(rng: random.Random) -> JobSpec:
+    """Draw a job of any kind. Two of three have a limit."""
+    spec = drawn(rng)
+    if spec.job_key is not None or spec.identifier == "stumble" or rng.random() < 0.2:
+        return spec
+    task = "limited_in_thread" if rng.random() < 0.2 else "limited"
+    # In a queue of its own tasks: a job that waits for a slot does not hold up other tasks.
+    queue = spec.queue_name and f"limited-{spec.queue_name}"
+    payload = {"seconds": _seconds(rng)}
+    return replace(spec, identifier=task, payload=payload, queue_name=queue)
 
 
 def plain(rng: random.Random) -> JobSpec:

@@ -23,7 +23,7 @@ from tests.laboratory.history_checker import (
     install_audit,
     read_audit,
 )
-from tests.laboratory.load import KEEPING_TASKS, Load, Plan
+from tests.laboratory.load import KEEPING_TASKS, LIMITED_TASKS, Load, Plan
 from tests.laboratory.metrics import MetricsReport, compare_counters
 from tests.laboratory.scenarios import Scenario, schedule
 from tests.laboratory.servers import DATABASE, SCHEMA, Pair, Primary
@@ -40,6 +40,12 @@ UNFINISHED = f"""
 select count(*)
 from {SCHEMA}._private_jobs
 where locked_by is not null or is_available
+"""
+
+RENTED_SLOTS = f"""
+select limit_name, slot, pool_id
+from {SCHEMA}_ext.slots
+where pool_id is not null
 """
 
 logger = logging.getLogger("laboratory")
@@ -247,9 +253,21 @@ class Laboratory:
             folder=self._folder,
             threshold=self._scenario.threshold,
             crontab=crontab,
-            more=self._scenario.more,
+            more={**self._scenario.more, **self._limit_variables()},
             source=self._source,
         )
+
+    def _limit_variables(self) -> dict[str, str]:
+        slots = self._scenario.slots
+        return {} if slots is None else {"LABORATORY_SLOTS": str(slots)}
+
+    def _read_rented_slots(self) -> list[str]:
+        """Return the slots that are rented, and who rents them, after all workers have stopped."""
+        with psycopg.connect(self._direct) as connection:
+            return [
+                f"{number} of {limit!r} by {pool}"
+                for limit, number, pool in connection.execute(RENTED_SLOTS.encode()).fetchall()
+            ]
 
     def _version(self) -> Path:
         """Return the source of the version that runs first."""
@@ -269,6 +287,10 @@ class Laboratory:
             transactional_tasks=("pay",),
             # Node workers and older versions keep nothing.
             keeping_tasks=() if mixed or self._scenario.upgrade_from else KEEPING_TASKS,
+            concurrency_limits=(
+                () if self._scenario.slots is None else [(LIMITED_TASKS, self._scenario.slots)]
+            ),
+            rented_slots=self._read_rented_slots() if self._scenario.slots is not None else (),
             must_finish=not mixed,
             healed_at=healed_at,
             exits=self._exits,

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.laboratory.load import Draw, drawn, kept, paid
+from tests.laboratory.load import Draw, drawn, kept, limited, paid
 from tests.laboratory.versions import before_the_last_migration
 
 
@@ -27,6 +27,8 @@ class Scenario:
     threshold: float = 2.0
     with_cron: bool = True
     more: Mapping[str, str] = field(default_factory=dict)
+    # The slots that two tasks share, if they have a limit.
+    slots: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -173,4 +175,32 @@ def upgrade(seed: int) -> Scenario:
     )
 
 
-SCENARIOS = {each.__name__: each for each in (smoke, long, mixed, transactional, results, upgrade)}
+def limits(seed: int) -> Scenario:
+    """Jobs of which most share a concurrency limit, for 5 minutes."""
+    faults = {
+        "sigkill": 40,
+        "zombie": 10,
+        "term": 8,
+        "backend": 30,
+        "partition": 8,
+        "half_open": 3,
+        "cut": 20,
+        "cut_enqueuer": 5,
+        "crash": 4,
+    }
+    return Scenario(
+        name="limits",
+        seed=seed,
+        jobs=9_000,
+        rate=30,
+        processes=8,
+        faults=faults,
+        draw=limited,
+        with_cron=False,
+        slots=3,
+    )
+
+
+SCENARIOS = {
+    each.__name__: each for each in (smoke, long, mixed, transactional, results, limits, upgrade)
+}

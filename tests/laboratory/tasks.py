@@ -29,6 +29,12 @@ KEEPS: dict[str, Any] = {}
 if hasattr(graphile_worker, "Retention"):
     KEEPS = {"retention": graphile_worker.Retention(results=True, attempts=True)}
 
+# The limit that two tasks share in scenarios with one.
+LIMITS: dict[str, Any] = {}
+if "LABORATORY_SLOTS" in os.environ:
+    slots = int(os.environ["LABORATORY_SLOTS"])
+    LIMITS = {"limit": graphile_worker.ConcurrencyLimit(slots, name="laboratory")}
+
 app = App()
 JOURNAL = Path(os.environ.get("LABORATORY_JOURNAL", os.devnull))
 journal = Journal(JOURNAL)
@@ -83,6 +89,18 @@ def keep_in_thread(ctx: SyncJobContext, seconds: float = 0.0) -> str | None:
     with body(ctx, keeps=True) as result:
         time.sleep(seconds)
         return result
+
+
+@app.task(**LIMITS)
+async def limited(ctx: JobContext, seconds: float = 0.0) -> None:
+    with body(ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(**LIMITS)
+def limited_in_thread(ctx: SyncJobContext, seconds: float = 0.0) -> None:
+    with body(ctx):
+        time.sleep(seconds)
 
 
 @app.task(retry=SOON, **KEEPS)

@@ -15,7 +15,6 @@ from tests.laboratory.fleet import node_worker
 from tests.laboratory.history_checker import Expectations, Report, check, install_audit, read_audit
 from tests.support.processes import Program, Programs, eventually
 from tests.support.sql import Sql
-from tests.support.tiers import size
 
 # A session that deletes a job loses its connection. Its writes are rolled back, except for values
 # that it took from a sequence.
@@ -147,9 +146,9 @@ def judged(database: Any, fleet: Fleet, folder: Path) -> Report:
     return check(history, Expectations(exits=list(fleet.exits)))
 
 
-@pytest.mark.single_version
+@pytest.mark.nightly
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("mode", size(gate=["defaults"], nightly=["defaults", "batched"]))
+@pytest.mark.parametrize("mode", ["defaults", "batched"])
 def test_locks_that_node_workers_leave_after_cut_connections_are_counted(
     database, sql, tmp_path, mode, figure
 ):

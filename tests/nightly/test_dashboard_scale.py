@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS
 from tests.conftest import TestDatabase
 from tests.support.dashboard import open_dashboard
 from tests.support.processes import Programs, eventually
@@ -72,7 +73,7 @@ def test_the_poller_is_quick_and_cheap_with_a_million_jobs(
     fresh_database: TestDatabase, sql: Sql, figure: Callable[[str], None]
 ) -> None:
     fill(sql)
-    with open_dashboard(fresh_database) as board:
+    with open_dashboard(fresh_database, timings=DEFAULT_TIMINGS) as board:
         caller = board.sign_in()
         started_at = time.monotonic()
         first = caller.get("overview")
@@ -145,7 +146,7 @@ def test_a_bulk_retry_leaves_a_busy_worker_its_rate(
     programs.worker("--app", "busy:app", "-j", "20", "-s", fresh_database.schema)
     ratios: list[float] = []
     progress: list[int] = []
-    with open_dashboard(fresh_database) as board:
+    with open_dashboard(fresh_database, timings=DEFAULT_TIMINGS) as board:
         caller = board.sign_in()
         eventually(lambda: count_work(sql) < ROUNDS * WORK_PER_ROUND, "the worker works")
         for _ in range(ROUNDS):

@@ -48,7 +48,16 @@ def test_the_metadata_contains_what_installers_and_readers_need(metadata: Messag
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Requires-Python"] == ">=3.11"
-    extras = {"dashboard", "django", "otel", "prometheus", "sentry", "structlog", "uvloop"}
+    extras = {
+        "dashboard",
+        "django",
+        "jsonschema",
+        "otel",
+        "prometheus",
+        "sentry",
+        "structlog",
+        "uvloop",
+    }
     assert set(metadata.get_all("Provides-Extra", [])) == extras
     assert metadata["Description-Content-Type"] == "text/markdown"
     readme = metadata.get_payload(decode=True)

@@ -40,6 +40,7 @@ ADD = (
     "graphile_worker.events",
     "graphile_worker.hooks",
     "graphile_worker.jobs",
+    "graphile_worker.limits",
     "graphile_worker.results",
     "graphile_worker.retries",
     "graphile_worker.sync",

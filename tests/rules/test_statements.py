@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
@@ -22,6 +22,7 @@ from graphile_worker._sql.queries import (
     ended_jobs,
     history,
     jobs,
+    limits,
     metrics,
     migrations,
     outcomes,
@@ -32,6 +33,7 @@ from graphile_worker._sql.queries import (
     snapshot,
     storage,
     testing,
+    unique_keys,
     workers,
 )
 from graphile_worker._sql.query import Query
@@ -44,6 +46,7 @@ from graphile_worker._sql.render import (
     split_script,
 )
 from graphile_worker.jobs import JobSpec, RunAt
+from graphile_worker.limits import ConcurrencyLimit, Limit
 from tests.support.cases import for_each
 
 SQL = files("graphile_worker._sql")
@@ -82,6 +85,9 @@ SAMPLES: dict[Any, object] = {
         slot=0, started_at=(datetime.now(UTC),) * 9, keep=None, max_rows=None, now=datetime.now(UTC)
     ),
     Sequence[progress.ProgressReport]: [],
+    Iterable[Limit]: [ConcurrencyLimit(1, name="x")],
+    Limit: ConcurrencyLimit(1, name="x"),
+    Sequence[limits.RentedSlot]: [],
     Sequence[tuple[str, JobSpec]]: [],
     search.Clauses: (),
 }
@@ -121,12 +127,14 @@ def _questions() -> list[tuple[str, Callable[..., Query[Any]]]]:
             diagnostics,
             history,
             ended_jobs,
+            limits,
             metrics,
             migrations,
             outcomes,
             pauses,
             progress,
             testing,
+            unique_keys,
         )
         for name, function in vars(module).items()
         if not name.startswith("_") and _asks(function, module)

@@ -1,5 +1,6 @@
 """A built site: its pages, what they link to, what they load."""
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,16 +26,20 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._targets: dict[tuple[str, str], str | None] = {}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The path of each page; to read the pages takes seconds."""
+        paths = sorted(self.folder.rglob("*.html"))
+        # The page for unknown addresses, with links from the root.
+        return [
+            path.relative_to(self.folder).as_posix() for path in paths if path.name != "404.html"
+        ]
 
     @cached_property
     def pages(self) -> dict[str, Page]:
-        paths = sorted(self.folder.rglob("*.html"))
-        # The page for unknown addresses, with links from the root.
-        return {
-            path.relative_to(self.folder).as_posix(): _read(path)
-            for path in paths
-            if path.name != "404.html"
-        }
+        return {name: _read(self.folder / name) for name in self.names}
 
     def links(self) -> Iterator[tuple[str, str]]:
         """Each page and link that stays on the site."""
@@ -44,13 +49,21 @@ class Site:
     def leads_somewhere(self, name: str, link: str) -> bool:
         """Is there a file where this link leads, and the anchor that it names?"""
         path, anchor = urldefrag(link)
-        target = self.folder / name if not path else (self.folder / name).parent / unquote(path)
-        if target.is_dir():
-            target /= "index.html"
-        if not target.is_file():
+        target = self._find(posixpath.dirname(name), path) if path else name
+        if target is None:
             return False
-        page = self.pages.get(target.resolve().relative_to(self.folder.resolve()).as_posix())
+        page = self.pages.get(target)
         return not anchor or (page is not None and unquote(anchor) in page.anchors)
+
+    def _find(self, folder: str, path: str) -> str | None:
+        """Return the file at this path, once for the links of all pages in a folder."""
+        if (folder, path) not in self._targets:
+            target = self.folder / folder / unquote(path)
+            if target.is_dir():
+                target /= "index.html"
+            found = target.resolve().relative_to(self.folder.resolve()).as_posix()
+            self._targets[folder, path] = found if target.is_file() else None
+        return self._targets[folder, path]
 
 
 def is_ours(link: str) -> bool:

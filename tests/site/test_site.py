@@ -113,7 +113,7 @@ def test_every_kind_of_alert_has_an_admonition(kind):
 
 
 def test_no_alert_is_left_on_a_page(site: Site):
-    pages = [page for page in site.pages if not page.startswith("files/")]
+    pages = [page for page in site.names if not page.startswith("files/")]
 
     assert [page for page in pages if "<p>[!" in (site.folder / page).read_text("utf-8")] == []
 

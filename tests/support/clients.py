@@ -76,3 +76,12 @@ def before_each_statement(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], 
 
     for connection in (own.PsycopgConnection, db_sync.SyncPsycopgConnection):
         monkeypatch.setattr(connection, "run", acting(connection.run))
+    run_on = own.PsycopgDatabase._run_on
+
+    def act_and_run_on(self: Any, connection: Any, query: Any) -> Any:
+        # Otherwise the query runs on a PsycopgConnection.
+        if self._prepares_at_once:
+            act(query.statement)
+        return run_on(self, connection, query)
+
+    monkeypatch.setattr(own.PsycopgDatabase, "_run_on", act_and_run_on)

@@ -14,7 +14,7 @@ import uvicorn
 from graphile_worker import App
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.contrib.dashboard._dashboard import build_dashboard
-from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS, PollTimings
+from graphile_worker.contrib.dashboard._poller import PollTimings
 from graphile_worker.contrib.dashboard._settings import DashboardSettings
 from tests.conftest import TestDatabase
 from tests.support.sql import Sql
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TOKEN = "a-token-of-the-tests-0123456789"
 
 STARTS_WITHIN_SECONDS = 30.0
+
+# On a busy machine, a snapshot takes long, and with the usual factor the next one would be late.
+TEST_TIMINGS = PollTimings(snapshot_pause_factor=4.0)
 
 
 class Caller:
@@ -114,7 +117,7 @@ def open_dashboard(
     app: App[Any] | None = None,
     dsn: str | None = None,
     role: str = "admin",
-    timings: PollTimings = DEFAULT_TIMINGS,
+    timings: PollTimings = TEST_TIMINGS,
     login: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[Board]:

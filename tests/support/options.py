@@ -9,4 +9,6 @@ JOB_OPTIONS = [
     "job_key_mode",
     "flags",
     "shard_key",
+    "unique",
+    "unique_for",
 ]

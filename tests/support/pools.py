@@ -14,6 +14,7 @@ from graphile_worker._sql.queries.claim import (
     ClaimedJob,
     FailedAttempt,
     ReleasedJob,
+    claim_first_job,
     claim_jobs,
     claim_jobs_unindexed,
     claim_plain_jobs,
@@ -50,10 +51,16 @@ class Pool:
         return Pool(connection or self.connection, self.tasks, id, self.has_indexes)
 
     def claim(self, limit: int = 1, **more: Any) -> list[ClaimedJob]:
-        """As a worker does: the cheapest way first."""
+        """As a worker does that expects one job: the first one alone, then the cheapest way."""
+        first = self.claim_by(claim_first_job, limit, **more)
+        if first and (limit == 1 or first[0].is_all_ready):
+            return first
         ways = (claim_plain_jobs, claim_soonest_jobs, self._fallback_query)
-        answers = (self.claim_by(way, limit, **more) for way in ways)
-        return next((taken for taken in answers if taken), [])
+        answers = (self.claim_by(way, limit - len(first), **more) for way in ways)
+        others = next((taken for taken in answers if taken), [])
+        return sorted(
+            first + others, key=lambda each: (each.job.priority, each.job.run_at, each.job.id)
+        )
 
     @property
     def _fallback_query(self) -> Callable[..., Query[list[ClaimedJob]]]:
@@ -64,6 +71,15 @@ class Pool:
     ) -> list[ClaimedJob]:
         """With one statement alone."""
         return self.connection.run(way(self.id, self.tasks, limit=limit, **more))
+
+    def claim_all_by(
+        self, way: Callable[..., Query[list[ClaimedJob]]], limit: int = 1, **more: Any
+    ) -> list[ClaimedJob]:
+        """With one statement alone, until it finds nothing."""
+        taken: list[ClaimedJob] = []
+        while found := self.claim_by(way, limit, **more):
+            taken += found
+        return taken
 
     def claim_one(self) -> ClaimedJob:
         (held,) = self.claim()

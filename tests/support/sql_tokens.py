@@ -47,8 +47,8 @@ SYNTAX = frozenset(
         "conflict", "else", "exists", "extract", "filter", "from", "greatest", "group", "identity",
         "if", "in", "include", "insert", "interval", "into", "is", "join", "key", "lateral",
         "least", "limit", "materialized", "not", "nullif", "offset", "on", "or", "over", "perform",
-        "references", "return", "row", "select", "set", "then", "union", "unique", "update",
-        "using", "vacuum", "values", "when", "where", "with",
+        "references", "return", "row", "select", "set", "table", "then", "union", "unique",
+        "update", "using", "vacuum", "values", "when", "where", "with",
     )
 )
 # fmt: on

@@ -70,6 +70,11 @@ JOBS: dict[str, tuple[object, ...]] = {
     "list_task_outcomes": ("0", "1", 1, 1, ["task"], ["task"]),
     "sample_outcomes": ("0", "1", 60, "100", [0]),
     "summarize_outcomes": ("0", "1", 60, 1),
+    "add_unique_jobs": (
+        '[{"identifier": "task", "unique_key": "x", "unique_for": "1 s", "delay": 1}]',
+        None,
+    ),
+    "restore_tokens": ("x", 1, "2024-02-29 04:30Z"),
     "write_pause": ("task", "x", "x", "x", 1, False),
     "write_sample": ("queue", "[]", 1, 1),
 }

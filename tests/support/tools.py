@@ -24,6 +24,11 @@ def server_bin(major: int) -> Path:
     return package / "native" / "bin"
 
 
+def typescript_compiler() -> Path:
+    """The compiler of TypeScript."""
+    return MODULES / "typescript-linux-x64" / "lib" / "tsc"
+
+
 def node_cli(version: str) -> Path:
     """The command of the reference: "0.16", "0.17" or "0.18"."""
     return MODULES / f"gw{version.replace('.', '')}" / "dist" / "cli.js"

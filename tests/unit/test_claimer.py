@@ -43,6 +43,8 @@ class JobTable(FakeDatabase):
     def __init__(self) -> None:
         super().__init__()
         self.ready: list[tuple[int, int | None]] = []
+        # The id of a job that a fetch claims before the others.
+        self.first: int | None = None
         self.errors: list[BaseException] = []
         self.has_indexes = True
         # Called between a fetch and its answer.
@@ -54,6 +56,9 @@ class JobTable(FakeDatabase):
                 return {1: "resize"}
             case "has_fetch_indexes":
                 return self.has_indexes
+            case "claim_first_job":
+                first, self.first = self.first, None
+                return [] if first is None else [ClaimedJob(make_job(id=first), None)]
             case "claim_plain_jobs" | "claim_soonest_jobs":
                 return []
             case "check_ready_jobs":
@@ -274,6 +279,7 @@ async def test_a_schema_without_fetch_indexes_uses_another_statement(it, has_ind
     assert it.database.statements == [
         "get_task_ids",
         "has_fetch_indexes",
+        "claim_first_job",
         "claim_plain_jobs",
         "check_ready_jobs",
         statement,
@@ -453,6 +459,19 @@ async def test_jobs_of_a_fetch_without_an_answer_are_released_without_delaying_t
 
     async with running(it.claimer.run()):
         await wait_until(lambda: it.database.released_claims)
+    assert it.database.released_claims == [("p1", [], [])]
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), asyncio.CancelledError()])
+async def test_the_first_job_of_a_fetch_is_released_if_the_others_have_no_answer(it, error):
+    it.database.first, it.database.errors = 99, [error]
+    with pytest.raises(type(error)):
+        await it.claim_ids()
+
+    async with running(it.claimer.run()):
+        await it.claim_ids()
+        await wait_until(lambda: it.database.released_claims)
+    # The job is not excluded, because no worker has it.
     assert it.database.released_claims == [("p1", [], [])]
 
 

@@ -463,6 +463,24 @@ async def test_a_second_try_waits_for_a_fetch_that_may_claim_the_job_again(outco
     assert len(it.database.queries) == 1
 
 
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_a_job_claimed_again_under_another_id_was_written_if_the_first_id_is_alive(is_alive):
+    # Another pool may have recovered the job before this one claimed it again.
+    fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
+    it = Scene(OSError("gone"), is_alive, fetch_lock=fetching, claimed_jobs=claimed_jobs)
+    await fetching.acquire()
+    completing = asyncio.create_task(it.complete(FAILED))
+    await wait_until(lambda: it.database.queries)
+
+    claimed_jobs[7] = ClaimedJob(make_job(id=7, locked_by="p2"), 5)
+    fetching.release()
+
+    assert await completing is is_alive
+
+    query = it.database.queries[-1]
+    assert (query.statement, query.args) == ("is_pool_alive", ("p1",))
+
+
 async def test_jobs_that_a_fetch_claimed_again_are_not_released():
     fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
     it = Scene(OSError("gone"), OWNED, fetch_lock=fetching, claimed_jobs=claimed_jobs)

@@ -100,11 +100,15 @@ def samples(setting: Setting) -> tuple[Any, Any, Any]:
         case SettingKind.CHOICE:
             first, *_, last = setting.choices
             return first, last, first
+        case SettingKind.LIST:
+            return ["a"], ["b", "c d"], ["*"]
         case SettingKind.SWITCH | SettingKind.GROUP:
             return True, False, True
 
 
 def as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value)
     return json.dumps(value) if not isinstance(value, str) else value
 
 

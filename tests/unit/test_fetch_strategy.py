@@ -22,15 +22,24 @@ from tests.support.jobs import make_job
 
 PLAIN, SOONEST, FULL_SCAN = "claim_plain_jobs", "claim_soonest_jobs", "claim_jobs"
 AROUND = "claim_jobs_around"
+FIRST = "claim_first_job"
 
 
 class Scene:
-    """A fetcher, and for each statement the queues of the jobs that it finds."""
+    """A fetcher, and for each statement the queues of the jobs that it finds.
+
+    A test that is not about a lone job does not see the statement that claims it: that finds
+    nothing, as if another session had locked the first job.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self.ready: dict[str, list[int | None]] = {}
         self.statements: list[str] = []
+        self.sees_first = False
+        # Whether no other job is ready, for the lone job and for the plain jobs.
+        self.is_lone = self.are_all_plain = False
+        self.first_id = 0
         # Whether the cheap check finds that a job may be ready, and how often it ran.
         self.may_have_jobs = True
         self.are_few = False
@@ -50,18 +59,20 @@ class Scene:
         if query.statement == "check_ready_jobs":
             self.checks += 1
             return ReadyCheck(self.may_have_jobs, self.are_few)
-        self.statements.append(str(query.statement))
-        self.since.append(query.args[5])
+        if query.statement != FIRST or self.sees_first:
+            self.statements.append(str(query.statement))
+            self.since.append(query.args[5])
         self._clock.now += self.search_seconds + self.travel_seconds
         queue_ids = self.ready.get(str(query.statement), [])[: int(str(query.args[3]))]
         return [
             ClaimedJob(
-                make_job(id=n),
+                make_job(id=self.first_id if query.statement == FIRST else n),
                 queue,
                 search_seconds=self.search_seconds,
+                is_all_ready=self.is_lone if query.statement == FIRST else self.are_all_plain,
                 is_behind_soonest=self.is_behind,
             )
-            for n, queue in enumerate(queue_ids)
+            for n, queue in enumerate(queue_ids, 1)
         ]
 
     async def fetch_statements(
@@ -95,6 +106,155 @@ async def by_queue(it: Scene) -> Scene:
     await it.fetch_statements(times=MAX_MISSES)
     assert await it.fetch_statements() == [SOONEST]
     return it
+
+
+# A lone job
+
+
+@pytest.fixture
+def lone(it: Scene) -> Scene:
+    """A fetcher with one ready job, of a test that sees each statement."""
+    it.sees_first = it.is_lone = True
+    it.ready = {FIRST: [None], PLAIN: [None], FULL_SCAN: [None]}
+    return it
+
+
+async def test_a_pool_that_expects_one_job_claims_the_first_alone(lone):
+    assert await lone.fetch_statements(10, times=3) == [FIRST] * 3
+
+    assert [each.is_all_ready for each in lone.fetched] == [True]
+    assert lone.checks == 0
+    assert lone.fetch.next_fetch_at is None
+
+
+async def test_if_there_may_be_more_jobs_the_others_follow_in_the_same_fetch(lone):
+    lone.is_lone = False
+    lone.ready[PLAIN] = [None] * 20
+
+    assert await lone.fetch_statements(10) == [FIRST, PLAIN]
+    assert [each.job.id for each in lone.fetched] == list(range(10))
+
+
+async def test_if_the_first_job_cannot_be_claimed_the_others_follow_in_the_same_fetch(lone):
+    lone.ready = {FULL_SCAN: [5]}
+
+    assert await lone.fetch_statements(10) == [FIRST, PLAIN, FULL_SCAN]
+    assert [each.queue_id for each in lone.fetched] == [5]
+
+
+@pytest.mark.parametrize(("others", "is_all"), [(True, True), (False, False), (None, False)])
+async def test_the_second_statement_shows_whether_other_jobs_are_ready(lone, others, is_all):
+    lone.is_lone = lone.may_have_jobs = False
+    lone.ready[PLAIN] = [] if others is None else [None]
+    lone.are_all_plain = bool(others)
+
+    await lone.fetch_statements(10)
+
+    assert lone.fetched[0].is_all_ready is is_all
+
+
+async def test_jobs_that_were_added_together_are_in_the_order_of_their_ids(lone):
+    lone.is_lone, lone.are_all_plain, lone.first_id = False, True, 3
+    lone.ready[PLAIN] = [None, None]
+
+    await lone.fetch_statements(10)
+
+    assert [each.job.id for each in lone.fetched] == [1, 2, 3]
+    assert lone.fetched[0].is_all_ready
+
+
+async def test_after_several_jobs_a_pool_expects_several_until_it_finds_no_more_than_one(lone):
+    lone.is_lone = False
+    lone.ready[PLAIN] = [None] * 10
+
+    assert await lone.fetch_statements(10) == [FIRST, PLAIN]
+    assert await lone.fetch_statements(10, times=2) == [PLAIN] * 2
+    lone.ready[PLAIN], lone.is_lone = [None], True
+    assert await lone.fetch_statements(10) == [PLAIN]
+    assert await lone.fetch_statements(10, times=2) == [FIRST] * 2
+
+
+async def test_a_fetch_of_one_job_claims_the_first_one_also_if_there_are_more(lone):
+    lone.is_lone = False
+    lone.ready[PLAIN] = [None] * 10
+
+    assert await lone.fetch_statements(1, times=3 * MAX_MISSES) == [FIRST] * (3 * MAX_MISSES)
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+async def test_after_repeated_misses_the_first_job_is_not_claimed_alone_for_a_while(lone, limit):
+    lone.ready[FIRST] = []
+
+    assert await lone.fetch_statements(limit, times=MAX_MISSES) == [FIRST, PLAIN] * MAX_MISSES
+    assert await lone.fetch_statements(limit, times=9) == [PLAIN] * 9
+    # Then once.
+    assert await lone.fetch_statements(limit, after=CHEAPER_RETRY_SECONDS) == [FIRST, PLAIN]
+    assert await lone.fetch_statements(limit, times=9) == [PLAIN] * 9
+    lone.ready[FIRST] = [None]
+    assert await lone.fetch_statements(limit, after=CHEAPER_RETRY_SECONDS) == [FIRST]
+    assert await lone.fetch_statements(limit, times=9) == [FIRST] * 9
+
+
+async def test_that_there_are_more_jobs_is_a_miss(lone):
+    for n in range(MAX_MISSES):
+        lone.is_lone, lone.ready[PLAIN] = False, [None] * 10
+        assert await lone.fetch_statements(10) == [FIRST, PLAIN], n
+        lone.ready[PLAIN] = [None]
+        assert await lone.fetch_statements(10) == [PLAIN]
+    lone.is_lone = True
+    assert await lone.fetch_statements(10, times=3) == [PLAIN] * 3
+    assert await lone.fetch_statements(10, after=CHEAPER_RETRY_SECONDS) == [FIRST]
+
+
+async def test_misses_between_lone_jobs_do_not_add_up(lone):
+    for _ in range(10):
+        lone.ready[FIRST] = []
+        assert await lone.fetch_statements(times=MAX_MISSES - 1) == [FIRST, PLAIN] * (
+            MAX_MISSES - 1
+        )
+        lone.ready[FIRST] = [None]
+        assert await lone.fetch_statements() == [FIRST]
+
+
+async def test_a_fetch_without_a_ready_job_is_not_a_miss(lone):
+    lone.ready, lone.may_have_jobs = {}, False
+
+    assert await lone.fetch_statements(times=3 * MAX_MISSES) == [FIRST, PLAIN] * (3 * MAX_MISSES)
+    assert lone.checks == 3 * MAX_MISSES
+    assert lone.fetched == []
+    assert lone.fetch.next_fetch_at is None
+
+
+async def test_a_lone_job_is_a_hit_of_the_plain_statement(lone):
+    for _ in range(10):
+        lone.ready = {FULL_SCAN: [None]}
+        assert await lone.fetch_statements(times=MAX_MISSES - 1) == [FIRST, PLAIN, FULL_SCAN] * (
+            MAX_MISSES - 1
+        )
+        lone.ready = {FIRST: [None]}
+        assert await lone.fetch_statements() == [FIRST]
+
+
+async def test_the_plain_statement_is_the_usual_one_again_after_a_lone_job(lone):
+    lone.ready = {SOONEST: [5], FULL_SCAN: [5]}
+    while await lone.fetch_statements() != [SOONEST]:
+        pass
+    lone.ready = {FIRST: [None], SOONEST: [None]}
+
+    assert await lone.fetch_statements(after=CHEAPER_RETRY_SECONDS) == [FIRST]
+    assert await lone.fetch_statements(times=3) == [FIRST] * 3
+
+
+async def test_after_slow_scans_the_first_job_is_not_claimed_alone(lone):
+    lone.search_seconds = 0.1
+    assert await lone.fetch_statements(10, times=MIN_SLOW_SCANS) == [FIRST] * MIN_SLOW_SCANS
+    lone.search_seconds = 0.0
+    lone.since.clear()
+
+    assert await lone.fetch_statements(10, times=3) == [PLAIN] * 3
+    assert lone.since == [0, 0, 0]
+    assert await lone.fetch_statements(10, after=MAX_SCAN_DELAY_SECONDS) == [FIRST]
+    assert lone.since[3:] == [None]
 
 
 # Strategies

@@ -46,6 +46,7 @@ def test_scale_takes_the_jobs_of_a_pod_the_most_pods_and_tasks():
             {"jobs": ["1"], "tasks": ["b,a", "a,é \n"]},
             ScaleQuery(jobs=1, tasks=("a", "b", "é \n")),
         ),
+        ({"jobs": ["1"], "except": ["b,a*"]}, ScaleQuery(jobs=1, excluded=("a*", "b"))),
     ):
         assert parse_scale_query(query) == expected
 
@@ -60,7 +61,11 @@ def test_scale_rejects_wrong_parameters():
         {"jobs": ["1"], "task": ["a"]},
         *({"jobs": [each]} for each in numbers),
         *({"jobs": ["1"], "max": [each]} for each in numbers),
-        *({"jobs": ["1"], "tasks": [each]} for each in ("", "a,", ",", "a,,b", "\0", "x" * 129)),
+        *(
+            {"jobs": ["1"], name: [each]}
+            for name in ("tasks", "except")
+            for each in ("", "a,", ",", "a,,b", "\0", "x" * 129)
+        ),
     ):
         with pytest.raises(ValueError, match=r"^(unknown )?parameter .*\.$"):
             parse_scale_query(query)

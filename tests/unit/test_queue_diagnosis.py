@@ -29,8 +29,10 @@ SCHEMAS = Schemas.from_names("graphile_worker")
 NODE = "pool-3fa94c1d77e0aa19b2"
 
 
-def diagnose(*snapshots: Snapshot, schemas: Schemas = SCHEMAS) -> list[Finding]:
-    findings = diagnose_queue(make_history(*snapshots), schemas)
+def diagnose(
+    *snapshots: Snapshot, schemas: Schemas = SCHEMAS, external_tasks: frozenset[str] = frozenset()
+) -> list[Finding]:
+    findings = diagnose_queue(make_history(*snapshots), schemas, external_tasks=external_tasks)
     assert {each.id for each in findings} <= QUEUE_FINDINGS
     return findings
 
@@ -245,6 +247,19 @@ def test_a_dead_pool_without_locks_is_a_warning_until_a_worker_has_recovered_it(
     assert diagnose(make_snapshot(pools=(rescued,))) == []
 
 
+def test_a_job_of_a_limited_task_in_another_runtime_is_a_warning():
+    ours = make_pool(limits={"resize": ("api",)})
+    node = make_pool(NODE, health=PoolHealth.UNKNOWN, runtime="node", host=None, jobs=1)
+    job = make_locked(task_identifier="resize", pool_id=NODE)
+
+    finding = get_only(diagnose(make_snapshot(pools=(ours, node), locked=(job,))))
+
+    assert (finding.id, finding.severity) == (FindingId.LIMIT_NOT_SHARED, Severity.WARNING)
+    assert finding.title == "1 job of resize beside the limit of the task"
+    assert finding.evidence == (f"{NODE} has locked job 7, and ignores limit 'api'",)
+    assert diagnose(make_snapshot(pools=(make_pool(), node), locked=(job,))) == []
+
+
 # Tasks that no worker runs
 
 
@@ -289,6 +304,18 @@ def test_where_a_worker_does_not_report_its_tasks_the_history_decides():
 
     assert diagnose(*snapshots[:20]) == []
     assert get_only(diagnose(*snapshots)).id is FindingId.UNHANDLED_TASK
+
+
+def test_an_external_task_is_unhandled_only_if_none_of_its_jobs_runs_for_minutes():
+    task = make_task("render_in_node", ready=4, oldest_ready=50.0)
+    snapshots = [make_snapshot(task, after=n, pools=(make_pool(),)) for n in range(0, 400, 2)]
+    external = frozenset({"render_in_node"})
+
+    assert get_only(diagnose(snapshots[0])).id is FindingId.UNHANDLED_TASK
+    assert diagnose(*snapshots[:20], external_tasks=external) == []
+    finding = get_only(diagnose(*snapshots, external_tasks=external))
+    assert finding.id is FindingId.UNHANDLED_TASK
+    assert finding.advice == "Start the program that runs this external task."
 
 
 # Failures

@@ -12,6 +12,7 @@ from graphile_worker._lease import lease as lease_module
 from graphile_worker._lease.lease import Lease
 from graphile_worker._lease.rescuer import RESCUE_TIMEOUT_SECONDS, JobRescuer
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.limits import LimitAccess
 from graphile_worker._sql.queries.workers import RecoveredJob, RescueLockHolder
 from graphile_worker._sql.query import Query
 from graphile_worker._support.logs import Logger
@@ -42,6 +43,7 @@ class DatabaseOfDeadPools:
             "get_rescue_lock_holders": [RescueLockHolder(4711, "analyst\x1b", "psql", None)],
             "recover_jobs": [],
             "delete_dead_pools": [],
+            "check_limits": LimitAccess(exists=True, can_read=True, can_write=True),
         }
 
     async def run(self, query: Query[Any]) -> Any:

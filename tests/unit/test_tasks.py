@@ -940,22 +940,29 @@ OPTIONS: dict[str, Any] = {
     "job_key_mode": "preserve_run_at",
     "flags": ["a"],
     "shard_key": "tenant",
+    "unique": "report",
+    "unique_for": timedelta(days=1),
 }
+# A job has a job key or a unique key.
+WITH_JOB_KEY = {name: OPTIONS[name] for name in OPTIONS if not name.startswith("unique")}
+WITH_UNIQUE = {name: OPTIONS[name] for name in OPTIONS if not name.startswith("job_key")}
 
 
 @pytest.mark.feature("F45", "F56")
 def test_using_sets_any_of_the_job_options(send_email):
     assert list(OPTIONS) == JOB_OPTIONS
 
-    spec = send_email.using(**OPTIONS).spec("ada")
-
-    assert spec == JobSpec("send_email", {"to": "ada"}, **OPTIONS)
+    for options in (WITH_JOB_KEY, WITH_UNIQUE):
+        spec = send_email.using(**options).spec("ada")
+        assert spec == JobSpec("send_email", {"to": "ada"}, **options)
 
 
 @pytest.mark.feature("F56")
 @pytest.mark.parametrize("option", JOB_OPTIONS)
 def test_using_sets_one_option_and_keeps_the_others(send_email, option):
     given = {option: OPTIONS[option]}
+    if option.startswith("unique"):
+        given = {name: OPTIONS[name] for name in ("unique", "unique_for")}
 
     assert send_email.using(**given).spec("ada") == JobSpec("send_email", {"to": "ada"}, **given)
 
@@ -984,7 +991,7 @@ def test_using_can_be_chained_and_the_last_value_counts(send_email):
 
 @pytest.mark.feature("F56")
 def test_using_does_not_change_the_task_itself(app, send_email):
-    send_email.using(conn=object(), **OPTIONS)
+    send_email.using(conn=object(), **WITH_JOB_KEY)
 
     send_email.enqueue("ada")
 

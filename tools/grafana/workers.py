@@ -245,6 +245,12 @@ JOBS = Row(
             ),
             width=12,
         ),
+        Panel(
+            title="Slots of limits",
+            help="Slots of concurrency limits: all of them, and those that workers rent.",
+            queries=(Query(queue("limit_slots", "limit", "state"), "{{limit}} {{state}}"),),
+            width=24,
+        ),
     ),
 )
 

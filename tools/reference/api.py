@@ -18,6 +18,7 @@ WITHOUT_INIT = {
     "Attempt",
     "BatchTask",
     "DrainResult",
+    "ExternalTask",
     "Finding",
     "Job",
     "JobStatus",

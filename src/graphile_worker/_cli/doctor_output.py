@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 
 from graphile_worker._cli.settings.layers import Settings
+from graphile_worker._cli.settings.resolve import resolve_external_tasks
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.ops.diagnostics import DoctorOptions, Finding, Report, examine
 from graphile_worker.ops.diagnostics.findings import count_severities
@@ -17,7 +18,11 @@ def run_doctor(
 ) -> Report:
     """Diagnose the database of the settings, for workers with the same settings."""
     worker = settings.worker_options
-    options = DoctorOptions(listen=worker.listen, prepared_statements=worker.prepared_statements)
+    options = DoctorOptions(
+        listen=worker.listen,
+        prepared_statements=worker.prepared_statements,
+        external_tasks=resolve_external_tasks(settings),
+    )
     if timeout is not None:
         options = replace(options, timeout=timeout)
     if max_transaction_age is not None:

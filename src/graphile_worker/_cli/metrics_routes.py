@@ -107,6 +107,7 @@ class ScaleQuery:
     """Jobs that a pod runs at once."""
     max_pods: int | None = None
     tasks: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
 
     @property
     def limit(self) -> int:
@@ -129,14 +130,15 @@ def parse_scale_query(query: Mapping[str, list[str]]) -> ScaleQuery:
         ValueError: If one is missing, unknown or invalid.
     """
     # A mistyped name would count the jobs of all tasks.
-    if unknown := sorted(query.keys() - {"jobs", "tasks", "max"}):
-        raise ValueError(f"unknown parameter {unknown[0]!r}. Use jobs, tasks and max.")
+    if unknown := sorted(query.keys() - {"jobs", "tasks", "except", "max"}):
+        raise ValueError(f"unknown parameter {unknown[0]!r}. Use jobs, tasks, except and max.")
     if "jobs" not in query:
         raise ValueError("parameter jobs is missing. Set it to --jobs of a pod.")
     return ScaleQuery(
         jobs=_parse_number("jobs", query["jobs"]),
         max_pods=_parse_number("max", query["max"]) if "max" in query else None,
-        tasks=_parse_tasks(query["tasks"]) if "tasks" in query else None,
+        tasks=_parse_tasks("tasks", query["tasks"]) if "tasks" in query else None,
+        excluded=_parse_tasks("except", query["except"]) if "except" in query else (),
     )
 
 
@@ -148,11 +150,11 @@ def _parse_number(name: str, values: list[str]) -> int:
     return int(text)
 
 
-def _parse_tasks(values: list[str]) -> tuple[str, ...]:
+def _parse_tasks(parameter: str, values: list[str]) -> tuple[str, ...]:
     names = [name for value in values for name in value.split(",")]
     # The database rejects these.
     if not all(0 < len(name) <= MAX_TASK_LENGTH and "\0" not in name for name in names):
-        raise ValueError("parameter tasks must be names of tasks, separated by commas.")
+        raise ValueError(f"parameter {parameter} must be names of tasks, separated by commas.")
     return tuple(sorted(set(names)))
 
 
@@ -164,7 +166,7 @@ async def _scale(counter: "RunnableCounter", request: Request) -> Response:
     except ValueError as error:
         return _answer_json(HTTPStatus.BAD_REQUEST, error=str(error))
     try:
-        runnable = await counter.count(query.tasks, query.limit)
+        runnable = await counter.count(query.tasks, query.limit, excluded=query.excluded)
     except TooManyCountsError:
         return _answer_json(HTTPStatus.TOO_MANY_REQUESTS, error="too many sets of tasks")
     except Exception:

@@ -17,6 +17,7 @@ from graphile_worker._db.cancellable_connection import NoWaitCancelConnection
 from graphile_worker._db.conninfo import Conninfo, ConninfoSource
 from graphile_worker._db.database import ConnectionCounts, has_input, has_rows, with_retries
 from graphile_worker._db.notifications import NotificationStream, open_notification_stream
+from graphile_worker._db.prepared_statements import PreparedStatements
 from graphile_worker._db.retry import MAX_ATTEMPTS
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.workers import use_generic_plans
@@ -92,6 +93,10 @@ class PsycopgDatabase:
         # PgBouncer before 1.21 does not support prepared statements in transaction mode.
         self._prepare_threshold = prepare_after if prepared_statements else None
         self._generic_plans = generic_plans and prepared_statements
+        self._prepares_at_once = self._prepare_threshold == 0
+        self._prepared: WeakKeyDictionary[AsyncConnection[TupleRow], PreparedStatements] = (
+            WeakKeyDictionary()
+        )
         self._pool: _LoopConnectionPool | None = None
 
     async def run(self, query: Query[T]) -> T:
@@ -131,12 +136,21 @@ class PsycopgDatabase:
     async def _run_once(self, query: Query[T]) -> T:
         async with self._get_pool().acquire() as connection, self._apply_timeout():
             started_at = time.monotonic()
-            answer = await PsycopgConnection(connection, self.schemas).run(query)
+            answer = await self._run_on(connection, query)
             # Without prepared statements a connection has no plans to discard.
             if self._prepare_threshold is not None:
                 is_slow = time.monotonic() - started_at > self._slow_query_seconds
                 self._get_pool().record_query_speed(connection, is_slow=is_slow)
             return answer
+
+    async def _run_on(self, connection: AsyncConnection[TupleRow], query: Query[T]) -> T:
+        if not self._prepares_at_once:
+            return await PsycopgConnection(connection, self.schemas).run(query)
+        statements = self._prepared.get(connection)
+        if statements is None:
+            statements = self._prepared[connection] = PreparedStatements(connection)
+        text = render_bytes(query.statement, self.schemas)
+        return query.read(await statements.execute(text, query.args))
 
     def _apply_timeout(self) -> AbstractAsyncContextManager[object]:
         if self._query_timeout is None:
@@ -181,9 +195,10 @@ class PsycopgDatabase:
             if self._conninfo.is_function
             else self._conninfo.resolve()
         )
-        return await kind.connect(
-            conninfo, autocommit=True, prepare_threshold=self._prepare_threshold
-        )
+        # Beside `PreparedStatements`, psycopg prepares none: after a rollback it would deallocate
+        # all statements of the session.
+        threshold = None if self._prepares_at_once else self._prepare_threshold
+        return await kind.connect(conninfo, autocommit=True, prepare_threshold=threshold)
 
 
 class _LoopConnectionPool:

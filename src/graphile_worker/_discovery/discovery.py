@@ -16,7 +16,8 @@ from graphile_worker.crontab import ParsedCronItem, parse_crontab
 from graphile_worker.crontab.items import check_identifiers
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.options import ExecutableOptions
-from graphile_worker.tasks import Task, TaskRouter, make_positional_task
+from graphile_worker.tasks import ExternalTask, Task, TaskRouter, make_positional_task
+from graphile_worker.tasks.external import build_external_error
 from graphile_worker.tasks.importing import FOLDER_MODULE_PREFIX, import_file, import_module
 from graphile_worker.tasks.router import apply_task_options
 from graphile_worker.tasks.source_only import register_source_folder
@@ -49,6 +50,9 @@ def load_tasks(
 
 def build_tasks(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Task[..., Any]]:
     """Build tasks from a mapping. Plain functions are called as `fn(payload, context)`."""
+    for name, function in functions.items():
+        if isinstance(function, ExternalTask):
+            raise build_external_error(name, "Remove it from the tasks of the worker.")
     return {
         name: function.with_identifier(name)
         if isinstance(function, Task)
@@ -163,6 +167,7 @@ def _load_python_task(identifier: str, file: Path) -> Task[..., Any] | None:
         if inspect.isfunction(function):
             return make_positional_task(identifier, function)
     tasks = [value for value in vars(module).values() if isinstance(value, Task)]
+    tasks = [task for task in tasks if not isinstance(task, ExternalTask)]
     if len(tasks) == 1:
         return tasks[0].with_identifier(identifier)
     logger.warning(

@@ -13,6 +13,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import (
     CRONTAB_KEY,
+    LIMITS_KEY,
     has_registry,
     has_rust_registry,
     heartbeat,
@@ -108,7 +109,9 @@ class Heartbeat:
         self._interval_seconds = min(interval or longest, longest).total_seconds()
         self._details = details
         # Sent with each heartbeat, so without what only Python tools read.
-        self._rust_details = {name: value for name, value in details.items() if name != CRONTAB_KEY}
+        self._rust_details = {
+            name: value for name, value in details.items() if name not in (CRONTAB_KEY, LIMITS_KEY)
+        }
         self._progress = progress
         self._query_timeout_seconds = timings.max_query_timeout_seconds
         self._has_rust = False

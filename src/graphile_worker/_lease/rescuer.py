@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from graphile_worker._db.database import QueryRunner, TransactionalRunner
 from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.limits import check_limits, free_dead_slots
 from graphile_worker._sql.queries.progress import delete_orphaned_progress
 from graphile_worker._sql.queries.workers import (
     RecoveredJob,
@@ -110,6 +111,9 @@ class JobRescuer:
                 recover_jobs(dead_pools, self._options.crash_retry_delay, self._options.max_crashes)
             )
             await connection.run(delete_orphaned_recoveries())
+            # After the jobs: until then these count as running.
+            if (await connection.run(check_limits(self._db.schemas))).can_write:
+                await connection.run(free_dead_slots())
             incomplete = await connection.run(delete_dead_pools())
             failpoint("rescuing")
         self._incomplete_pool_ids = incomplete

@@ -7,11 +7,11 @@ Lease monitor and rescuer run in it.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from graphile_worker._db.worker_connections import WorkerConnections
@@ -31,7 +31,7 @@ from graphile_worker._lease.lease_monitor import LeaseMonitor
 from graphile_worker._lease.rescuer import JobRescuer
 from graphile_worker._lease.watchdog import Watchdog
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._sql.queries.workers import CRONTAB_KEY, MAX_TASK_NAMES
+from graphile_worker._sql.queries.workers import CRONTAB_KEY, LIMITS_KEY, MAX_TASK_NAMES
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
@@ -101,6 +101,7 @@ class LeaseService:
         find_job: FindJob,
         *,
         cron_items: CronItems | None = None,
+        limits: Mapping[str, Sequence[str]] = MappingProxyType({}),
         progress: ProgressFlusher | None = None,
         timings: LeaseTimings = DEFAULT_TIMINGS,
     ) -> None:
@@ -114,7 +115,8 @@ class LeaseService:
         self._claimer: LeasedClaimer | None = None
         self._loop = asyncio.get_running_loop()
         self._background_loop = BackgroundLoop()
-        self._heartbeat = self._make_heartbeat(_build_details(options, tasks, cron_items), progress)
+        details = _build_details(options, tasks, cron_items, limits)
+        self._heartbeat = self._make_heartbeat(details, progress)
         self._heartbeat_task: asyncio.Task[Any] | None = None
         self._watchdog: Watchdog | None = None
         if options.warn_blocked_after is not None:
@@ -304,7 +306,10 @@ class LeaseService:
 
 
 def _build_details(
-    options: WorkerOptions, tasks: Mapping[str, object], cron_items: CronItems | None
+    options: WorkerOptions,
+    tasks: Mapping[str, object],
+    cron_items: CronItems | None,
+    limits: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     details: dict[str, Any] = {
         "runtime": "python",
@@ -314,6 +319,8 @@ def _build_details(
         "concurrency": options.concurrency,
         "tasks": sorted(tasks)[:MAX_TASK_NAMES],
     }
+    if limits:
+        details[LIMITS_KEY] = {task: limits[task] for task in sorted(limits)[:MAX_TASK_NAMES]}
     # The list may raise, which the scheduler reports.
     with suppress(Exception):
         if cron_items is not None and (summaries := summarize_items(cron_items())):

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ class StaleLocks:
         max_interval: timedelta,
         clock: Clock | None = None,
         claimed: Mapping[int, ClaimedJob] = MappingProxyType({}),
+        clean_up: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._db = database
         self._lease = lease
@@ -38,6 +39,8 @@ class StaleLocks:
         self._max_interval = max_interval
         self._clock = clock
         self._claimed = claimed
+        # What else is due as rarely.
+        self._clean_up = clean_up
 
     async def run(self) -> None:
         delay = random.random() * min(MAX_FIRST_DELAY, self._max_interval)
@@ -45,6 +48,8 @@ class StaleLocks:
             await asyncio.sleep(delay.total_seconds())
             delay = self._min_interval + random.random() * (self._max_interval - self._min_interval)
             await self.unlock_once(next_after=delay)
+            if self._clean_up is not None:
+                await self._clean_up()
 
     async def unlock_once(self, next_after: timedelta | None = None) -> int:
         """Release stale locks and return the number of jobs. A failure is an event."""

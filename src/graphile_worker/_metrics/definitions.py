@@ -216,6 +216,13 @@ WORKERS = _gauge(
     "workers", "Registered workers, and unregistered workers that hold locks.", "runtime", "health",
     merge=Merge.MAX,
 )  # fmt: skip
+LIMIT_SLOTS = _gauge(
+    "limit_slots",
+    "Slots of a concurrency limit: `size`, `used`, and `wanted` if a worker without any waits.",
+    "limit",
+    "state",
+    merge=Merge.MAX,
+)
 TABLE_INSERTED = _counter("table_inserted", "Rows that were inserted into the table of jobs.")
 TABLE_DELETED = _counter("table_deleted", "Rows that were deleted from the table of jobs.")
 TABLE_DEAD_ROWS = _gauge(
@@ -264,6 +271,7 @@ WORKER_METRICS: tuple[Metric, ...] = (
 )
 QUEUE_METRICS: tuple[Metric, ...] = (
     *(QUEUE_OLDEST_READY, QUEUE_RUNNABLE, QUEUE_JOBS, QUEUES_LOCKED, STALE_LOCKS, WORKERS),
+    LIMIT_SLOTS,
     *(TABLE_INSERTED, TABLE_DELETED, TABLE_DEAD_ROWS, TABLE_BYTES),
     *(OLDEST_TRANSACTION, NOTIFY_QUEUE_USAGE, SEQUENCE_USAGE),
     *(QUEUE_REACHABLE, SNAPSHOT_AGE, SNAPSHOT_DURATION, SNAPSHOT_ERRORS, SNAPSHOT_SHARED),
@@ -283,7 +291,9 @@ LABELS: Mapping[str, str] = {
     "identifier": "identifier of the cron item",
     "runtime": "`python`, `node`, `rust` or `unknown`",
     "health": "`alive`, `dead` or `unknown`",
-    "state": "of jobs: a state of the job lifecycle; of connections: `used`, `idle` or `waiting`",
+    "state": "of jobs: a state of the job lifecycle; of connections: `used`, `idle` or `waiting`; "
+    "of slots: `size`, `used` or `wanted`",
+    "limit": "name of the limit, of the first 100 limits",
     "version": "version of this package",
     "python": "version of Python",
     "psycopg": "version of psycopg",

@@ -7,11 +7,16 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 
 from graphile_worker._payloads import readers
 from graphile_worker._payloads.readers import Field, Reader
 from graphile_worker.errors import ConfigurationError, JobSpecError
+
+T = TypeVar("T")
+
+# An object of a class, an object or array of a named tuple, or an object that stays a dict.
+ObjectForm = Literal["class", "named tuple", "typed dict"]
 
 _SUPPORTED_TYPES = (
     "supported are str, int, float, bool, None, datetime, date, time, UUID, Decimal, Enum, "
@@ -49,8 +54,147 @@ class _DeferredReader:
         return self.read(value)
 
 
-class _ReaderBuilder:
-    """One walk through an annotation. Its readers enter the cache only if all were built."""
+class AnnotationWalker(Generic[T]):
+    """One walk through an annotation, which builds something of each of its parts.
+
+    One subclass builds the readers, another the JSON Schema. Both support the same annotations,
+    because only this class distinguishes annotations.
+    """
+
+    def build(self, annotation: Any) -> T:
+        """Build what an annotation becomes."""
+        return self.walk(annotation)
+
+    def build_scalar(self, annotation: Any) -> T:
+        """Build one of the scalars in `SCALAR_READERS`."""
+        raise NotImplementedError
+
+    def build_choice(
+        self, annotation: Any, choices: Sequence[Any], find: Callable[[Any], Any] | None
+    ) -> T:
+        """Build a choice of listed values. `find` looks up others, for example flags."""
+        raise NotImplementedError
+
+    def build_union(self, members: Sequence[T]) -> T:
+        raise NotImplementedError
+
+    def build_optional(self, member: T) -> T:
+        raise NotImplementedError
+
+    def build_array(self, make: Callable[[list[Any]], Any], item: Any) -> T:
+        raise NotImplementedError
+
+    def build_tuple(self, items: Sequence[Any]) -> T:
+        raise NotImplementedError
+
+    def build_dict(self, annotation: Any, key: Any, item: Any) -> T:
+        raise NotImplementedError
+
+    def build_model(self, model: type) -> T:
+        """Build a model of pydantic."""
+        raise NotImplementedError
+
+    def build_struct(self, annotation: Any) -> T:
+        """Build a struct of msgspec."""
+        raise NotImplementedError
+
+    def build_object(self, kind: type, form: ObjectForm, fields: Sequence[tuple[Field, T]]) -> T:
+        raise NotImplementedError
+
+    def walk(self, annotation: Any) -> T:
+        """Build the parts of an annotation, and put them together."""
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is None:
+            return self._walk_plain(annotation)
+        if _get_wrapper(annotation):
+            return self.build(arguments[0])
+        if origin is Literal:
+            return self.build_choice(annotation, arguments, None)
+        if origin in (Union, types.UnionType):
+            return self._walk_union(arguments)
+        if getattr(annotation, "__unpacked__", False):
+            raise _build_annotation_error(annotation)
+        if origin in readers.ARRAY_TYPES or origin in readers.OBJECT_TYPES:
+            return self._walk_container(annotation, origin, arguments)
+        if is_alias(origin):
+            return self.build(
+                _fill_type_variables(origin.__value__, origin.__type_params__, arguments)
+            )
+        return self._walk_class(annotation, origin, arguments)
+
+    def _walk_plain(self, annotation: Any) -> T:
+        if type(annotation).__hash__ is None:
+            raise _build_annotation_error(annotation)
+        if annotation in readers.SCALAR_READERS:
+            return self.build_scalar(annotation)
+        if annotation in readers.ARRAY_TYPES or annotation in readers.OBJECT_TYPES:
+            return self._walk_container(annotation, annotation, ())
+        if isinstance(annotation, typing.NewType):
+            return self.build(annotation.__supertype__)
+        if isinstance(annotation, TypeVar):
+            if annotation.__constraints__:
+                return self._walk_union(annotation.__constraints__)
+            return self.build(annotation.__bound__ or Any)
+        if is_alias(annotation):
+            return self.build(annotation.__value__)
+        if isinstance(annotation, str | typing.ForwardRef):
+            raise _build_annotation_error(
+                annotation, "resolve it first, with typing.get_type_hints"
+            )
+        return self._walk_class(annotation, annotation, ())
+
+    def _walk_union(self, members: Sequence[Any]) -> T:
+        others = [member for member in members if member not in (None, types.NoneType)]
+        built = [self.build(member) for member in others]
+        union = built[0] if len(built) == 1 else self.build_union(built)
+        return union if len(others) == len(members) else self.build_optional(union)
+
+    def _walk_container(self, annotation: Any, origin: Any, arguments: Sequence[Any]) -> T:
+        if origin in readers.OBJECT_TYPES:
+            key, item = arguments or (Any, Any)
+            return self.build_dict(annotation, key, item)
+        if origin is tuple and _has_fixed_length(annotation, arguments):
+            return self.build_tuple(arguments)
+        return self.build_array(readers.ARRAY_TYPES[origin], arguments[0] if arguments else Any)
+
+    def _walk_class(self, annotation: Any, kind: Any, arguments: Sequence[Any]) -> T:
+        if hasattr(kind, "__pydantic_validator__"):
+            return self.build_model(kind)
+        if hasattr(kind, "__struct_fields__"):
+            return self.build_struct(annotation)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            # Flags combine, and a class may define `_missing_`.
+            is_open = any("_missing_" in base.__dict__ for base in kind.__mro__ if base is not Enum)
+            choices = list(kind.__members__.values())
+            return self.build_choice(kind, choices, kind if is_open else None)
+        form, fields = list_fields(kind)
+        if form is None:
+            reason = _UNSUPPORTED_REASONS.get(kind, _SUPPORTED_TYPES)
+            raise _build_annotation_error(annotation, reason)
+        parameters = getattr(kind, "__parameters__", ())
+        return self.build_object(
+            kind,
+            form,
+            [
+                (
+                    field,
+                    self._walk_field(
+                        kind, field, _fill_type_variables(field.hint, parameters, arguments)
+                    ),
+                )
+                for field in fields
+            ],
+        )
+
+    def _walk_field(self, kind: type, field: Field, hint: Any) -> T:
+        try:
+            return self.build(hint)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{kind.__qualname__}.{field.key}: {error}") from None
+
+
+class _ReaderBuilder(AnnotationWalker[Reader]):
+    """Builds readers. They enter the cache only if all of a walk were built."""
 
     def __init__(self) -> None:
         self.readers: dict[tuple[Any, str], Reader] = {}
@@ -60,123 +204,81 @@ class _ReaderBuilder:
         try:
             known = _reader_cache.get(key) or self.readers.get(key)
         except TypeError:  # unhashable, for example Annotated[int, []]
-            return self._build_uncached(annotation)
+            return self.walk(annotation)
         if known:
             return known
         deferred = self.readers[key] = _DeferredReader()
-        deferred.read = self.readers[key] = self._build_uncached(annotation)
+        deferred.read = self.readers[key] = self.walk(annotation)
         return deferred.read
 
-    def _build_uncached(self, annotation: Any) -> Reader:
-        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is None:
-            return self._build_plain(annotation)
-        if _get_wrapper(annotation):
-            return self.build(arguments[0])
-        if origin is Literal:
-            return _build_choice_reader(annotation, arguments)
-        if origin in (Union, types.UnionType):
-            return self._build_union(arguments)
-        if getattr(annotation, "__unpacked__", False):
-            raise _build_annotation_error(annotation)
-        if origin in readers.ARRAY_TYPES or origin in readers.OBJECT_TYPES:
-            return self._build_container(annotation, origin, arguments)
-        if _is_alias(origin):
-            return self.build(
-                _fill_type_variables(origin.__value__, origin.__type_params__, arguments)
-            )
-        return self._build_class(annotation, origin, arguments)
+    def build_scalar(self, annotation: Any) -> Reader:
+        return readers.SCALAR_READERS[annotation]
 
-    def _build_plain(self, annotation: Any) -> Reader:
-        if type(annotation).__hash__ is None:
-            raise _build_annotation_error(annotation)
-        if annotation in readers.SCALAR_READERS:
-            return readers.SCALAR_READERS[annotation]
-        if annotation in readers.ARRAY_TYPES or annotation in readers.OBJECT_TYPES:
-            return self._build_container(annotation, annotation, ())
-        if isinstance(annotation, typing.NewType):
-            return self.build(annotation.__supertype__)
-        if isinstance(annotation, TypeVar):
-            if annotation.__constraints__:
-                return self._build_union(annotation.__constraints__)
-            return self.build(annotation.__bound__ or Any)
-        if _is_alias(annotation):
-            return self.build(annotation.__value__)
-        if isinstance(annotation, str | typing.ForwardRef):
-            raise _build_annotation_error(
-                annotation, "resolve it first, with typing.get_type_hints"
-            )
-        return self._build_class(annotation, annotation, ())
+    def build_choice(
+        self, annotation: Any, choices: Sequence[Any], find: Callable[[Any], Any] | None
+    ) -> Reader:
+        try:
+            return readers.build_choice_reader(choices, find)
+        except JobSpecError as error:
+            raise _build_annotation_error(annotation, error.reason) from None
+        except (TypeError, ValueError) as error:
+            raise _build_annotation_error(annotation, str(error)) from None
 
-    def _build_union(self, members: Sequence[Any]) -> Reader:
-        others = [member for member in members if member not in (None, types.NoneType)]
-        built = [self.build(member) for member in others]
-        read = built[0] if len(built) == 1 else readers.build_union_reader(built)
-        return read if len(others) == len(members) else readers.build_optional_reader(read)
+    def build_union(self, members: Sequence[Reader]) -> Reader:
+        return readers.build_union_reader(members)
 
-    def _build_container(self, annotation: Any, origin: Any, arguments: Sequence[Any]) -> Reader:
-        if origin in readers.OBJECT_TYPES:
-            key, item = arguments or (Any, Any)
-            return readers.build_dict_reader(self._build_key(annotation, key), self.build(item))
-        if origin is tuple and _has_fixed_length(annotation, arguments):
-            return readers.build_tuple_reader([self.build(item) for item in arguments])
-        read_item = self.build(arguments[0] if arguments else Any)
-        return readers.build_array_reader(readers.ARRAY_TYPES[origin], read_item)
+    def build_optional(self, member: Reader) -> Reader:
+        return readers.build_optional_reader(member)
 
-    def _build_key(self, annotation: Any, key: Any) -> Reader:
-        read = self.build(key)
+    def build_array(self, make: Callable[[list[Any]], Any], item: Any) -> Reader:
+        return readers.build_array_reader(make, self.build(item))
+
+    def build_tuple(self, items: Sequence[Any]) -> Reader:
+        return readers.build_tuple_reader([self.build(item) for item in items])
+
+    def build_dict(self, annotation: Any, key: Any, item: Any) -> Reader:
+        read_key = self.build(key)
         is_listed = typing.get_origin(key) is Literal or (
             isinstance(key, type) and issubclass(key, Enum) and issubclass(key, str)
         )
-        if read not in (readers.read_str, readers.read_any) and not is_listed:
+        if read_key not in (readers.read_str, readers.read_any) and not is_listed:
             raise _build_annotation_error(annotation, "the keys of a JSON object are text")
+        return readers.build_dict_reader(read_key, self.build(item))
+
+    def build_model(self, model: type) -> Reader:
+        read = readers.build_model_reader(model)
+        if read is None:
+            raise _build_annotation_error(model, "its annotations cannot be resolved yet")
         return read
 
-    def _build_class(self, annotation: Any, kind: Any, arguments: Sequence[Any]) -> Reader:
-        if hasattr(kind, "__pydantic_validator__"):
-            read = readers.build_model_reader(kind)
-            if read is None:
-                raise _build_annotation_error(kind, "its annotations cannot be resolved yet")
-            return read
-        if hasattr(kind, "__struct_fields__"):
-            return readers.build_struct_reader(annotation)
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return _build_enum_reader(kind)
-        build, fields = _list_fields(kind)
-        if build is None:
-            reason = _UNSUPPORTED_REASONS.get(kind, _SUPPORTED_TYPES)
-            raise _build_annotation_error(annotation, reason)
-        parameters = getattr(kind, "__parameters__", ())
-        return build(
-            kind,
-            [
-                self._build_field(
-                    kind, field, _fill_type_variables(field.hint, parameters, arguments)
-                )
-                for field in fields
-            ],
-        )
+    def build_struct(self, annotation: Any) -> Reader:
+        return readers.build_struct_reader(annotation)
 
-    def _build_field(self, kind: type, field: Field, hint: Any) -> Field:
-        try:
-            return field._replace(read=self.build(hint))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{kind.__qualname__}.{field.key}: {error}") from None
+    def build_object(
+        self, kind: type, form: ObjectForm, fields: Sequence[tuple[Field, Reader]]
+    ) -> Reader:
+        build = _OBJECT_READERS[form]
+        return build(kind, [field._replace(read=read) for field, read in fields])
 
 
-def _list_fields(
-    kind: Any,
-) -> tuple[Callable[[type, Sequence[Field]], Reader] | None, Iterable[Field]]:
-    """Return the function that builds the reader of a class, and the fields of the class."""
+_OBJECT_READERS: dict[ObjectForm, Callable[[type, Sequence[Field]], Reader]] = {
+    "class": readers.build_class_reader,
+    "named tuple": readers.build_named_tuple_reader,
+    "typed dict": readers.build_typed_dict_reader,
+}
+
+
+def list_fields(kind: Any) -> tuple[ObjectForm | None, Iterable[Field]]:
+    """Return how a class is written in JSON, or None if it is not, and its fields."""
     if isinstance(kind, type):
         if issubclass(kind, dict) and hasattr(kind, "__total__"):
-            return readers.build_typed_dict_reader, _list_typed_dict_fields(kind)
+            return "typed dict", _list_typed_dict_fields(kind)
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-            return readers.build_named_tuple_reader, _list_named_tuple_fields(kind)
+            return "named tuple", _list_named_tuple_fields(kind)
         if hasattr(kind, "__dataclass_fields__"):
-            return readers.build_class_reader, _list_dataclass_fields(kind)
+            return "class", _list_dataclass_fields(kind)
         if hasattr(kind, "__attrs_attrs__"):
-            return readers.build_class_reader, _list_attrs_fields(kind)
+            return "class", _list_attrs_fields(kind)
     return None, ()
 
 
@@ -227,23 +329,6 @@ def _get_hints(kind: Any) -> dict[str, Any]:
         ) from error
 
 
-def _build_enum_reader(kind: type[Enum]) -> Reader:
-    # Flags combine, and a class may define `_missing_`.
-    is_open = any("_missing_" in base.__dict__ for base in kind.__mro__ if base is not Enum)
-    return _build_choice_reader(kind, kind.__members__.values(), kind if is_open else None)
-
-
-def _build_choice_reader(
-    annotation: Any, choices: Iterable[Any], find: Callable[[Any], Any] | None = None
-) -> Reader:
-    try:
-        return readers.build_choice_reader(choices, find)
-    except JobSpecError as error:
-        raise _build_annotation_error(annotation, error.reason) from None
-    except (TypeError, ValueError) as error:
-        raise _build_annotation_error(annotation, str(error)) from None
-
-
 def _fill_type_variables(hint: Any, parameters: Sequence[Any], arguments: Sequence[Any]) -> Any:
     """Replace the type variables of a generic class by the arguments."""
     filled = dict(zip(parameters, arguments, strict=False))
@@ -269,7 +354,7 @@ def _has_fixed_length(annotation: Any, arguments: Sequence[Any]) -> bool:
     return annotation not in (tuple, typing.Tuple) and tuple(arguments[1:]) != (...,)  # noqa: UP006
 
 
-def _is_alias(annotation: Any) -> bool:
+def is_alias(annotation: Any) -> bool:
     # Compared by name, because Python 3.11 has the class only in typing_extensions.
     return type(annotation).__name__ == "TypeAliasType"
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -175,6 +175,7 @@ class SettingKind(StrEnum):
     DURATION = "duration"
     CHOICE = "choice"
     PATH = "path"
+    LIST = "list"  # of text
     GROUP = "group"  # an option class inside another, which can be off as a whole
 
 
@@ -184,6 +185,7 @@ KIND_BY_TYPE: Mapping[Any, SettingKind] = {
     bool: SettingKind.SWITCH,
     timedelta: SettingKind.DURATION,
     Path: SettingKind.PATH,
+    Sequence[str]: SettingKind.LIST,
 }
 
 

@@ -36,6 +36,8 @@ def parse_text(setting: Setting, text: str) -> Any:
         return None
     if setting.is_toggle and text.lower() in BOOLEAN_WORDS:
         return BOOLEAN_WORDS[text.lower()]
+    if setting.kind is SettingKind.LIST:
+        return split_list(text)
     if INTEGER_PATTERN.fullmatch(text):
         if setting.kind is SettingKind.NUMBER:
             return _check_minimum(setting, int(text))
@@ -52,6 +54,8 @@ def parse_toml(setting: Setting, value: Any, folder: Path) -> Any:
         return value
     if _is_off(setting, value) or (setting.can_be_off and value is False):
         return None
+    if setting.kind is SettingKind.LIST:
+        return _parse_list(setting, value)
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if setting.kind is SettingKind.NUMBER and is_integer:
         return _check_minimum(setting, value)
@@ -87,6 +91,8 @@ def to_json_value(setting: Setting, value: Any) -> Any:
         return format_exact_duration(value)
     if setting.kind is SettingKind.PATH:
         return str(value)
+    if setting.kind is SettingKind.LIST:
+        return list(value)
     if setting.name == "shards":
         # Addresses contain passwords, and an app has an object.
         names = parse_shards(value) if isinstance(value, str) else value.databases
@@ -103,6 +109,8 @@ def format_value(setting: Setting, value: Any) -> str:
     plain = to_json_value(setting, value)
     if isinstance(plain, bool):
         return "on" if plain else OFF
+    if isinstance(plain, list):
+        return ",".join(plain) or "-"
     return "-" if plain is None else str(plain)
 
 
@@ -118,6 +126,7 @@ def describe_expected(setting: Setting) -> str:
     expected = {
         SettingKind.TEXT: "text",
         SettingKind.PATH: "text",
+        SettingKind.LIST: "a list of text",
         SettingKind.NUMBER: "a whole number" + ("" if minimum is None else f" from {minimum}"),
         SettingKind.SWITCH: "true or false",
         SettingKind.GROUP: "true or false, or a table",
@@ -139,6 +148,19 @@ def _parse_string(setting: Setting, text: Any) -> Any:
     if setting.kind is SettingKind.DURATION and (duration := parse_duration(text)) is not None:
         return duration
     raise InvalidValue(setting, text)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the names that are separated by commas."""
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def _parse_list(setting: Setting, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return split_list(value)
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise InvalidValue(setting, value)
+    return tuple(value)
 
 
 def _accepts_off(setting: Setting) -> bool:

@@ -4,7 +4,7 @@ The declaration of a field holds its default, its limits and its help. The flags
 environment variables, the keys of the config file and the reference are made from it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -78,11 +78,19 @@ def _find_problem(value: Any, kind: Any, minimum: Any, *, or_none: bool) -> str 
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not is_integer or value < minimum:
             return f"an integer from {minimum}, got {value!r}"
+    if kind == Sequence[str] and not _is_list_of_text(value):
+        return f"a list of text, got {value!r}"
     if get_origin(kind) is Literal and value not in get_args(kind):
         return f"one of {', '.join(get_args(kind))}, got {value!r}"
     if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind):
         return f"{kind.__name__}{' or None' if or_none else ''}, got {value!r}"
     return None
+
+
+def _is_list_of_text(value: Any) -> bool:
+    # A str is a sequence of its characters.
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_list and all(isinstance(each, str) for each in value)
 
 
 def _find_duration_problem(value: Any, minimum: timedelta) -> str | None:

@@ -305,9 +305,7 @@ class Claimer:
         limit = int(min(limit, self._max_fetch))
         began = time.monotonic()
         try:
-            claimed_jobs = await self._fetcher.fetch(
-                pool_id, self._get_active_task_ids(), limit=limit, **options
-            )
+            claimed_jobs = await self._fetch(pool_id, limit=limit, **options)
         except TimeoutError:
             self._max_fetch = max(1.0, limit // 2)
             raise
@@ -321,6 +319,9 @@ class Claimer:
         if claimed_jobs and seconds < QUICK_FETCH_SECONDS:
             self._max_fetch *= 2
         return claimed_jobs
+
+    async def _fetch(self, pool_id: str, **options: Any) -> list[ClaimedJob]:
+        return await self._fetcher.fetch(pool_id, self._get_active_task_ids(), **options)
 
     @property
     def _are_all_paused(self) -> bool:

@@ -220,13 +220,16 @@ class Completer:
     ) -> set[int] | None:
         """Write the outcome and return the ids of jobs that this pool still held.
 
-        Returns None if an earlier write succeeded and this pool claimed the job again.
+        Returns None if an earlier write succeeded and this pool claimed the job again under the
+        same id.
         """
         if attempt > 0 and self._recorder is not None:
             self._recorder.add(WRITE_RETRIES)
         async with self._get_retry_lock(attempt):
             if attempt > 0 and self._was_reclaimed(outcome.claimed):
-                return None
+                claimed_again = self._claimed_jobs[outcome.claimed.job.id]
+                # Under another id, the job may also have been recovered before it was claimed.
+                return None if claimed_again.pool_id == outcome.claimed.pool_id else set()
             query = self._build_query(outcome, attempt > 0, rejection)
             return await self._send(type(outcome), query)
 

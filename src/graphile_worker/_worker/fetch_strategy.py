@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from enum import IntEnum, auto
 from typing import Any
 
@@ -12,6 +13,7 @@ from graphile_worker._sql.queries.claim import (
     JobPosition,
     ReadyCheck,
     check_ready_jobs,
+    claim_first_job,
     claim_jobs,
     claim_jobs_around,
     claim_jobs_unindexed,
@@ -50,6 +52,9 @@ class JobFetcher:
     query starts after the fetch was requested, so it sees each job of which the pool was notified
     before. A later notification leads to another fetch.
 
+    A pool that found no more than one job before expects one job: it claims the first job alone,
+    which is cheaper still.
+
     If the soonest jobs are of named queues, and this pool keeps one of them busy, an empty or short
     answer is not always followed by a full scan: `next_fetch_at` is the time of the next one. The
     same holds while jobs are found behind others that cannot be claimed.
@@ -73,6 +78,10 @@ class JobFetcher:
         self._scan_cursor = ScanCursor(slow_scan_seconds)
         self._blocked_jobs_cursor = BlockedJobsCursor()
         self._task_scanner = TaskScanner(database)
+        # Whether the last fetch found no or one job, and when the first job may be claimed alone.
+        self._found_several = False
+        self._first_misses = 0
+        self._claim_first_at = 0.0
         # The size of the last short result, and when to scan for other jobs.
         self._last_short_count = 0
         self._next_full_scan_at = math.inf
@@ -110,6 +119,56 @@ class JobFetcher:
         if position is not None:
             return await self._fetch_around(position, pool_id, tasks, limit=limit, **options)
         strategy = self._choose_strategy()
+        if strategy is FetchStrategy.PLAIN and self._expects_one_job:
+            return await self._fetch_first(pool_id, tasks, limit=limit, **options)
+        claimed_jobs = await self._fetch_several(strategy, pool_id, tasks, limit=limit, **options)
+        self._found_several = len(claimed_jobs) > 1
+        return claimed_jobs
+
+    @property
+    def _expects_one_job(self) -> bool:
+        return (
+            not self._found_several
+            and self._scan_cursor.position is None
+            and time.monotonic() >= self._claim_first_at
+        )
+
+    async def _fetch_first(
+        self, pool_id: str, tasks: Mapping[int, str], *, limit: int, **options: Any
+    ) -> list[ClaimedJob]:
+        """Claim the first job, and more in a second query if there may be more."""
+        first = await self._db.run(claim_first_job(pool_id, tasks, limit=limit, **options))
+        if first:
+            self._scan_cursor.record_scan(first)
+            if first[0].is_all_ready or limit == 1:
+                self._record_hit(FetchStrategy.PLAIN, first, limit)
+                self._first_misses = 0
+                return first
+            limit -= 1
+        others = await self._fetch_several(
+            FetchStrategy.PLAIN, pool_id, tasks, limit=limit, **options
+        )
+        self._found_several = bool(first) or len(others) > 1
+        if first or others:
+            self._first_misses += 1
+            if self._first_misses >= MAX_MISSES:
+                self._claim_first_at = time.monotonic() + CHEAPER_RETRY_SECONDS
+        if not first or not others:
+            return first or others
+        # Of jobs that were added together, the statement may have found any.
+        claimed_jobs = sorted(first + others, key=_get_order)
+        claimed_jobs[0].is_all_ready = others[0].is_all_ready
+        return claimed_jobs
+
+    async def _fetch_several(
+        self,
+        strategy: FetchStrategy,
+        pool_id: str,
+        tasks: Mapping[int, str],
+        *,
+        limit: int,
+        **options: Any,
+    ) -> list[ClaimedJob]:
         if strategy is FetchStrategy.PLAIN and (since := self._scan_cursor.position) is not None:
             return await self._fetch_since(since, pool_id, tasks, limit=limit, **options)
         # Read before the query, because a job that ends meanwhile may end too late for it.
@@ -284,6 +343,11 @@ class JobFetcher:
 def get_busy_queue_ids(claimed_jobs: Mapping[int, ClaimedJob]) -> set[int]:
     """Return the ids of the named queues of these jobs."""
     return {each.queue_id for each in claimed_jobs.values() if each.queue_id is not None}
+
+
+def _get_order(claimed: ClaimedJob) -> tuple[int, datetime, int]:
+    job = claimed.job
+    return job.priority, job.run_at, job.id
 
 
 def _is_short(claimed_jobs: list[ClaimedJob], limit: int) -> bool:

@@ -12,6 +12,7 @@ from graphile_worker._support.durations import to_seconds
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._worker.cancellation import Cancellation
 from graphile_worker._worker.completion_batcher import CompletionBatchers
+from graphile_worker._worker.limited_jobs import LimitedJobs
 from graphile_worker._worker.sources.base import JobSource
 from graphile_worker._worker.worker import RELEASE_TIMEOUT_SECONDS, Worker
 from graphile_worker.errors import JobsLeftLocked
@@ -74,10 +75,13 @@ class WorkerPool:
         tasks: Iterable[str],
         cancel_after: timedelta | None,
         shutdown_timeout: timedelta | None,
+        limited: LimitedJobs | None = None,
         timings: ShutdownTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._lease = lease
         self._source = source
+        # The jobs of tasks with limits, which do not come from the source.
+        self._limited = limited
         self._workers = workers
         self._batchers = batchers
         self._write_tasks: list[asyncio.Task[None]] = []
@@ -154,6 +158,8 @@ class WorkerPool:
         """Fetch soon, because `count` jobs may be ready. None if the number is unknown."""
         if not self._stop.is_set() and not self._is_finishing:
             self._source.wake(count)
+            if self._limited is not None:
+                self._limited.wake()
 
     def revoke_jobs(self, predicate: Callable[[ClaimedJob], bool]) -> tuple[int, ...]:
         """Stop the tasks of jobs that other pools may claim, and return the ids of those jobs."""

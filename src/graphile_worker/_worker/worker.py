@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.completion_batcher import CompletionBatchers, PendingCompletion
-from graphile_worker._worker.concurrency_limit import WorkerSeat
 from graphile_worker._worker.context import Context, PoolResources
 from graphile_worker._worker.job_events import emit_job_ended, emit_job_started
 from graphile_worker._worker.job_metrics import record_job_ended
@@ -36,6 +35,15 @@ from graphile_worker.events import JobStarted
 from graphile_worker.hooks import Hooks
 from graphile_worker.results import Retention
 from graphile_worker.tasks import Task
+
+
+class Seat(Protocol):
+    """What a worker takes its jobs from, if each job needs more than a worker to run."""
+
+    def take(self) -> ClaimedJob | None: ...
+    async def wait(self, worker_id: str) -> ClaimedJob | None: ...
+    def leave(self) -> None: ...
+
 
 # A program that ends may take this long to release a job.
 RELEASE_TIMEOUT_SECONDS = 5.0
@@ -62,7 +70,7 @@ class Worker:
         recorder: Recorder | None = None,
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
         retentions: Mapping[str, Retention] = MappingProxyType({}),
-        seat: WorkerSeat | None = None,
+        seat: Seat | None = None,
     ) -> None:
         self.id = f"worker-{secrets.token_hex(9)}"
         self.job_error: BaseException | None = None
@@ -78,7 +86,7 @@ class Worker:
         self._recorder = recorder
         self._release_timeout_seconds = release_timeout_seconds
         self._retentions = retentions
-        # Takes the jobs from the source, if pools share their concurrency.
+        # Takes the jobs from the source, if pools share their concurrency or tasks have limits.
         self._seat = seat
         # Each job gets its own copy.
         self._variables = contextvars.copy_context()

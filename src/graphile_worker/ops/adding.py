@@ -10,10 +10,11 @@ from graphile_worker._payloads import Mismatch, encode
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import MAX_ADD_ATTEMPTS, raise_job_spec_error
 from graphile_worker._sql.plans.audit import AuditLabel, plan_audited
+from graphile_worker._sql.plans.unique import plan_add_windows, plan_require_unique_keys
 from graphile_worker._sql.queries.audit import AuditAction
 from graphile_worker._sql.queries.jobs import add_job, read_job
 from graphile_worker._sql.query import Plan
-from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.errors import ConfigurationError, JobSpecError, SchemaError
 from graphile_worker.jobs import Job, JobSpec
 from graphile_worker.tasks import Task
 from graphile_worker.tasks.batch import BatchTask
@@ -44,6 +45,8 @@ class AddedJob:
 
     id: int
     is_new: bool
+    is_duplicate: bool = False
+    """Whether nothing was added, because the window of its unique key is open."""
 
 
 def find_payload_problems(text: str | None, task: Task[..., Any] | None) -> list[PayloadProblem]:
@@ -123,12 +126,17 @@ def plan_add_for_person(
 
     Raises:
         JobSpecError: The database rejects a value.
+        SchemaError: The companion schema has no unique keys, or this role may not use them.
     """
     label = AuditLabel(
         action=AuditAction.JOBS_ADD, actor=actor, filter=f"task:{spec.identifier}", note=_note(spec)
     )
 
     def plan_add() -> Plan[Job]:
+        if spec.unique is not None:
+            yield from plan_require_unique_keys(schemas)
+            [job] = yield from plan_add_windows([spec], [payload_text], schemas)
+            return job
         for _ in range(MAX_ADD_ATTEMPTS):
             rows = yield add_job(spec, payload_text)
             if rows:
@@ -136,12 +144,17 @@ def plan_add_for_person(
         raise JobSpecError("job_key", spec.job_key, "stayed locked by other sessions", "GWNOR")
 
     try:
-        job = yield from plan_audited(plan_add, lambda job: [job.id], schemas, label)
-    except JobSpecError:
+        job = yield from plan_audited(plan_add, _list_added_ids, schemas, label)
+    except (JobSpecError, SchemaError):
         raise
     except Exception as error:
         raise_job_spec_error(error, schemas, spec)
-    return AddedJob(job.id, is_new=job.revision == 0)
+    is_new = job.revision == 0 and not job.is_duplicate
+    return AddedJob(job.id, is_new=is_new, is_duplicate=job.is_duplicate)
+
+
+def _list_added_ids(job: Job) -> list[int]:
+    return [] if job.is_duplicate else [job.id]
 
 
 def describe_parameters(task: Task[..., Any]) -> list[TaskParameter] | None:
@@ -180,7 +193,11 @@ def _describe_parameter(parameter: inspect.Parameter) -> TaskParameter:
 
 
 def _note(spec: JobSpec) -> str | None:
-    values: Mapping[str, Any] = {"queue": spec.queue_name, "key": spec.job_key}
+    values: Mapping[str, Any] = {
+        "queue": spec.queue_name,
+        "key": spec.job_key,
+        "unique": spec.unique,
+    }
     return " ".join(f"{name}={value}" for name, value in values.items() if value) or None
 
 

@@ -1,13 +1,15 @@
 """Explain why a job does not run: the reasons that apply, the decisive one first."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.plans.limits import MAX_LIMITS
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, read_job
+from graphile_worker._sql.queries.limits import check_limits, get_slot_renters, list_limits
 from graphile_worker._sql.queries.pauses import check_pauses, list_pauses
 from graphile_worker._sql.queries.search import (
     count_jobs_ahead,
@@ -19,7 +21,9 @@ from graphile_worker._sql.queries.workers import check_registries
 from graphile_worker._sql.query import Plan, Row
 from graphile_worker._support.durations import format_duration
 from graphile_worker.jobs import Job, parse_timestamp
+from graphile_worker.limits import ConcurrencyLimit
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
+from graphile_worker.ops.limits import LimitState, describe_slots, describe_tokens
 from graphile_worker.ops.pauses import (
     PAUSED_PREFIX,
     Pause,
@@ -31,6 +35,7 @@ from graphile_worker.ops.pauses import (
 from graphile_worker.ops.pools import (
     PoolHealth,
     PoolInfo,
+    find_task_limits,
     is_served,
     list_alive_pools,
     list_dead_pool_ids,
@@ -61,6 +66,7 @@ class ReasonCode(StrEnum):
     QUEUE_PAUSED = "queue_paused"
     TASK_PAUSED = "task_paused"
     NO_WORKER = "no_worker"
+    LIMIT = "limit"
     FLAGS = "flags"
     BEHIND = "behind"
     BUSY = "busy"
@@ -100,10 +106,15 @@ class ExplanationContext:
     queue_locked_by: str | None = None
     pauses: Sequence[Pause] = ()
     """The described pauses of tasks and queues."""
+    limits: Sequence[LimitState] = ()
+    """The limits of the task."""
+    slot_renters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """How many slots of each limit each pool rents."""
     queue_holder: tuple[int, str | None] | None = None
     """The locked job of the named queue, and its task."""
     jobs_ahead_in_queue: int = 0
     jobs_ahead: int = 0
+    may_be_more_ahead: bool = False
 
     def find_pool(self, pool_id: str | None) -> PoolInfo | None:
         """Find a pool by its id."""
@@ -185,6 +196,8 @@ def _find_blockers(context: ExplanationContext) -> Iterator[Reason]:
         yield _explain_task_paused(context, context.task_pause)
     if context.is_unhandled:
         yield _explain_no_worker(context)
+    if context.state is JobState.READY:
+        yield from _explain_limits(context)
     if context.job.flags:
         flags = sorted(context.job.flags)
         yield Reason(
@@ -199,8 +212,8 @@ def _find_delays(context: ExplanationContext) -> Iterator[Reason]:
     if context.state is not JobState.READY or context.is_unhandled or context.task_pause:
         return
     if context.jobs_ahead:
-        more = " or more" if context.jobs_ahead >= MAX_JOBS_AHEAD else ""
-        noun = "job runs" if context.jobs_ahead == 1 else "jobs run"
+        more = " or more" if context.may_be_more_ahead else ""
+        noun = "job runs" if context.jobs_ahead == 1 and not more else "jobs run"
         sentence = f"{context.jobs_ahead:,}{more} {noun} before it"
         yield Reason(ReasonCode.BEHIND, sentence, {"ahead": context.jobs_ahead})
     yield from _explain_busy(context)
@@ -328,6 +341,23 @@ def _explain_no_worker(context: ExplanationContext) -> Reason:
     )
 
 
+def _explain_limits(context: ExplanationContext) -> Iterator[Reason]:
+    """Explain which limits of the task allow no other job now."""
+    for state in context.limits:
+        if isinstance(state.limit, ConcurrencyLimit):
+            renters = context.slot_renters.get(state.name, {})
+            if sum(renters.values()) < state.limit.slots:
+                continue
+            what = describe_slots(state, renters)
+            evidence: dict[str, object] = {"slots": state.limit.slots, "rented_by": dict(renters)}
+        else:
+            if not state.seconds_until_next:
+                continue
+            what = describe_tokens(state)
+            evidence = {"limit_rate": str(state.limit), "in_seconds": state.seconds_until_next}
+        yield Reason(ReasonCode.LIMIT, f"it waits for {what}", {"limit": state.name} | evidence)
+
+
 def _explain_busy(context: ExplanationContext) -> Iterator[Reason]:
     pools = context.capable_pools
     if not pools or any(pool.concurrency is None for pool in pools):
@@ -383,7 +413,11 @@ def _plan_read_context(
         if access.can_read:
             pauses = yield from with_limits(list_pauses(), schemas, limits)
             context = replace(context, pauses=pauses)
-    holder, in_queue, ahead = None, 0, 0
+    if context.state is JobState.READY:
+        names = find_task_limits(pools).get(context.job.task_identifier, set())
+        if names:
+            context = yield from _plan_read_limits(context, names, schemas, limits)
+    holder, in_queue, ahead, may_be_more = None, 0, 0, False
     queue_id = row[JOB_COLUMNS + 2]
     if queue_id is not None and context.queue_locked_at is not None:
         holder = yield from with_limits(get_queue_holder(queue_id), schemas, limits)
@@ -392,8 +426,30 @@ def _plan_read_context(
         )
     if context.state is JobState.READY:
         query = count_jobs_ahead(job_id, _list_competing_tasks(context), MAX_JOBS_AHEAD)
-        ahead = yield from with_limits(query, schemas, limits)
-    return replace(context, queue_holder=holder, jobs_ahead_in_queue=in_queue, jobs_ahead=ahead)
+        ahead, may_be_more = yield from with_limits(query, schemas, limits)
+    return replace(
+        context,
+        queue_holder=holder,
+        jobs_ahead_in_queue=in_queue,
+        jobs_ahead=ahead,
+        may_be_more_ahead=may_be_more,
+    )
+
+
+def _plan_read_limits(
+    context: ExplanationContext, names: Collection[str], schemas: Schemas, limits: QueryLimits
+) -> Plan[ExplanationContext]:
+    access = yield from with_limits(check_limits(schemas), schemas, limits)
+    if not access.can_read:
+        return context
+    states = yield from with_limits(list_limits(MAX_LIMITS), schemas, limits)
+    rows = yield from with_limits(get_slot_renters(sorted(names)), schemas, limits)
+    renters: dict[str, dict[str, int]] = {}
+    for name, pool_id, count in rows:
+        renters.setdefault(name, {})[pool_id] = count
+    return replace(
+        context, limits=[each for each in states if each.name in names], slot_renters=renters
+    )
 
 
 def _list_competing_tasks(context: ExplanationContext) -> list[str] | None:

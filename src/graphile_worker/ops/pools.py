@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.pauses import PAUSED_PREFIX
 from graphile_worker._sql.queries.workers import (
+    LIMITS_KEY,
     MAX_TASK_NAMES,
     check_registries,
     get_lock_holders,
@@ -58,6 +59,8 @@ class PoolInfo:
     concurrency: int | None = None
     tasks: tuple[str, ...] | None = None
     """The tasks that it runs, or None if it does not report them."""
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of the limits of its tasks."""
     is_rescued: bool = False
     """Another worker has recovered its jobs."""
     clock_offset: float = 0.0
@@ -138,6 +141,15 @@ def list_served_tasks(pools: Iterable[PoolInfo]) -> list[str]:
     return sorted({name for pool in list_alive_pools(pools) for name in pool.tasks or ()})
 
 
+def find_task_limits(pools: Iterable[PoolInfo]) -> dict[str, set[str]]:
+    """Return the names of the limits of each task, as the pools that are alive report them."""
+    limits: dict[str, set[str]] = {}
+    for pool in list_alive_pools(pools):
+        for task, names in pool.limits.items():
+            limits.setdefault(task, set()).update(names)
+    return limits
+
+
 def is_served(pools: Iterable[PoolInfo], task: str | None) -> bool | None:
     """Check whether a pool runs a task.
 
@@ -178,6 +190,7 @@ def _build_pool(
         version=details.get_text("version"),
         concurrency=details.get_int("concurrency"),
         tasks=details.get_tasks(),
+        limits=details.get_limits(),
     )
 
 
@@ -209,6 +222,16 @@ class _PoolDetails:
         if not isinstance(names, list) or len(names) >= MAX_TASK_NAMES:
             return None
         return tuple(each for each in names if isinstance(each, str))
+
+    def get_limits(self) -> dict[str, tuple[str, ...]]:
+        limits = self._details.get(LIMITS_KEY)
+        if not isinstance(limits, dict):
+            return {}
+        return {
+            task: tuple(each for each in names if isinstance(each, str))
+            for task, names in limits.items()
+            if isinstance(names, list)
+        }
 
     def get_clock_offset(self, started_at: float) -> float:
         try:

@@ -20,6 +20,12 @@ from graphile_worker._metrics.values import (
 )
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.pauses import plan_get_paused_tasks
+from graphile_worker._sql.queries.limits import (
+    LimitAccess,
+    LimitState,
+    check_limits,
+    list_limits,
+)
 from graphile_worker._sql.queries.metrics import (
     OldestReadyRow,
     QueueStorage,
@@ -34,8 +40,10 @@ from graphile_worker._sql.queries.metrics import (
     set_probe_limits,
     set_sample_limits,
 )
+from graphile_worker._sql.queries.search import list_task_names
 from graphile_worker._sql.query import Plan
 from graphile_worker.errors import GraphileWorkerError
+from graphile_worker.limits import ConcurrencyLimit
 from graphile_worker.ops.pools import POOL_ID_PATTERNS, PoolHealth, PoolInfo
 from graphile_worker.ops.snapshot import (
     MAX_PAUSE_SECONDS,
@@ -45,6 +53,7 @@ from graphile_worker.ops.snapshot import (
     plan_snapshot,
 )
 from graphile_worker.ops.states import JobState
+from graphile_worker.tasks.selection import has_pattern, match_tasks
 
 # The shortest pause after a look, and after a sample.
 MIN_PAUSE_SECONDS = 5.0
@@ -52,12 +61,18 @@ MIN_PAUSE_SECONDS = 5.0
 # Task labels. Further tasks share one, those with the fewest jobs.
 MAX_TASKS = 200
 
+# Tasks whose names a count compares with patterns.
+MAX_TASK_NAMES = 10_000
+
 # Pairs of a task and a priority that a look reads, and named queues that it reads.
 MAX_LANES = 1_000
 MAX_QUEUES = 10_000
 
 # Jobs of a pair that a look reads to find one whose named queue is not locked.
 MAX_QUEUED_JOBS = 100
+
+# Limits with metrics of their slots.
+MAX_LIMITS = 100
 
 # A part of the number of runnable jobs is not counted further.
 MAX_RUNNABLE = 10_000
@@ -122,15 +137,21 @@ def _plan_inspect(schemas: Schemas) -> Plan[SampleAccess]:
 
 
 def plan_count_runnable(
-    schemas: Schemas, tasks: Sequence[str] | None, limit: int, timeout: timedelta
+    schemas: Schemas,
+    tasks: Sequence[str] | None,
+    limit: int,
+    timeout: timedelta,
+    *,
+    excluded: Sequence[str] = (),
 ) -> Plan[int]:
     """Count the jobs that run or could run, as `count_runnable.sql` defines, in a transaction.
 
     Args:
         schemas: The schemas of the queue.
-        tasks: The tasks to count, or None for all.
+        tasks: The tasks to count, as names or patterns, or None for all.
         limit: Stop each part of the count there.
         timeout: The time limit of each statement.
+        excluded: The tasks to leave out.
 
     Raises:
         RowsHiddenError: If row level security hides the jobs.
@@ -138,6 +159,9 @@ def plan_count_runnable(
     names = None if tasks is None else list(tasks)
     yield set_sample_limits(timeout, read_only=True)
     access = yield from _plan_inspect(schemas)
+    if excluded or has_pattern(tasks or ()):
+        known: list[str] = yield list_task_names(MAX_TASK_NAMES)
+        names = match_tasks(known, tasks, excluded)
     paused = yield from plan_get_paused_tasks(schemas)
     if not access.has_indexes:
         # It reads the whole table, and not by an index.
@@ -164,11 +188,29 @@ def plan_sample(schemas: Schemas, *, has_indexes: bool) -> Plan[Families]:
         raise RowsHiddenError(schemas.shared)
     storage: QueueStorage = yield get_queue_storage(schemas)
     families = build_sample_families(snapshot, storage)
+    if slots := (yield from _plan_count_slots(schemas)):
+        families[definitions.LIMIT_SLOTS] = slots
     if not has_indexes:
         paused = yield from plan_get_paused_tasks(schemas)
         runnable = yield count_runnable(None, MAX_RUNNABLE, paused)
         families[definitions.QUEUE_RUNNABLE] = {(): float(runnable)}
     return families
+
+
+def _plan_count_slots(schemas: Schemas) -> Plan[Samples]:
+    """Count the slots of the first concurrency limits. Empty without limits."""
+    access: LimitAccess = yield check_limits(schemas)
+    states: list[LimitState] = (yield list_limits(MAX_LIMITS)) if access.can_read else []
+    return {
+        (each.name, state): float(value)
+        for each in states
+        if isinstance(each.limit, ConcurrencyLimit)
+        for state, value in (
+            ("size", each.limit.slots),
+            ("used", each.used_slots),
+            ("wanted", each.is_wanted),
+        )
+    }
 
 
 def build_sample_families(snapshot: Snapshot, storage: QueueStorage) -> Families:

@@ -290,6 +290,10 @@ class QueueMonitor:
         )
 
 
+# The tasks to count, those to leave out, and where to stop.
+_CountKey = tuple[tuple[str, ...] | None, tuple[str, ...], int]
+
+
 class RunnableCounter:
     """Counts the jobs that run or could run, once per pause for each set of tasks."""
 
@@ -305,23 +309,31 @@ class RunnableCounter:
         self._schemas = schemas
         self._timings = timings
         self._clock = clock
-        self._counts: dict[tuple[Sequence[str] | None, int], _Count] = {}
+        self._counts: dict[_CountKey, _Count] = {}
         self._slots = asyncio.Semaphore(MAX_PARALLEL_COUNTS)
         self._has_failed = False
 
-    async def count(self, tasks: Sequence[str] | None, limit: int = MAX_RUNNABLE) -> int:
+    async def count(
+        self,
+        tasks: Sequence[str] | None,
+        limit: int = MAX_RUNNABLE,
+        *,
+        excluded: Sequence[str] = (),
+    ) -> int:
         """Count the jobs of these tasks, or of all tasks.
 
         Args:
-            tasks: The names of the tasks, or None.
+            tasks: The names of the tasks or patterns, or None.
             limit: Stop each part of the count there.
+            excluded: The tasks to leave out.
 
         Raises:
             TooManyCountsError: If clients ask for too many sets of tasks.
             psycopg.Error: If the database rejects the query, or is unreachable.
             TimeoutError: If the database does not answer in time.
         """
-        key = (None if tasks is None else tuple(sorted(set(tasks))), limit)
+        chosen = None if tasks is None else tuple(sorted(set(tasks)))
+        key = chosen, tuple(sorted(set(excluded))), limit
         count = self._counts.get(key)
         if count is None or not self._is_current(count):
             count = self._counts[key] = self._start(*key)
@@ -335,17 +347,21 @@ class RunnableCounter:
     def _is_current(self, count: "_Count") -> bool:
         return not count.task.done() or self._clock() < count.next_at
 
-    def _start(self, tasks: Sequence[str] | None, limit: int) -> "_Count":
+    def _start(self, tasks: Sequence[str] | None, excluded: Sequence[str], limit: int) -> "_Count":
         if len(self._counts) >= MAX_COUNTS:
             self._counts = {k: v for k, v in self._counts.items() if self._is_current(v)}
         if len(self._counts) >= MAX_COUNTS:
             raise TooManyCountsError
         count = _Count()
-        count.task = asyncio.create_task(self._run(count, tasks, limit))
+        count.task = asyncio.create_task(self._run(count, tasks, excluded, limit))
         return count
 
     async def _run(
-        self, count: "_Count", tasks: Sequence[str] | None, limit: int
+        self,
+        count: "_Count",
+        tasks: Sequence[str] | None,
+        excluded: Sequence[str],
+        limit: int,
     ) -> int | Exception:
         pause = self._timings.min_pause
         try:
@@ -356,7 +372,9 @@ class RunnableCounter:
                 database.transaction() as connection,
             ):
                 started_at = time.monotonic()
-                plan = plan_count_runnable(self._schemas, tasks, limit, LOOK_STATEMENT_TIMEOUT)
+                plan = plan_count_runnable(
+                    self._schemas, tasks, limit, LOOK_STATEMENT_TIMEOUT, excluded=excluded
+                )
                 result: int | Exception = await run_plan_on(connection, plan)
                 pause = compute_pause(time.monotonic() - started_at, pause)
             self._has_failed = False

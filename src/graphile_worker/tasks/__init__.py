@@ -16,7 +16,8 @@ from graphile_worker.tasks.context import (
     SyncJobContext,
     read_cron_run,
 )
-from graphile_worker.tasks.router import TaskRouter, find_retentions
+from graphile_worker.tasks.external import ExternalTask
+from graphile_worker.tasks.router import TaskRouter, find_limits, find_retentions
 from graphile_worker.tasks.signatures import Signature
 from graphile_worker.tasks.task import Task, TaskOptions, make_positional_task
 
@@ -26,6 +27,7 @@ __all__ = [
     "CronRun",
     "D",
     "Enqueuer",
+    "ExternalTask",
     "JobContext",
     "ReadResult",
     "Signature",
@@ -33,6 +35,7 @@ __all__ = [
     "Task",
     "TaskOptions",
     "TaskRouter",
+    "find_limits",
     "find_retentions",
     "make_positional_task",
     "read_cron_run",

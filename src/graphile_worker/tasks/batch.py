@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from graphile_worker._payloads import Mismatch
 from graphile_worker.errors import ConfigurationError
@@ -12,6 +12,9 @@ from graphile_worker.tasks.batch_results import BatchItems
 from graphile_worker.tasks.context import D, Enqueuer, JobContext, SyncJobContext
 from graphile_worker.tasks.signatures import Signature, get_function_name
 from graphile_worker.tasks.task import Task, TaskOptions, warn_if_in_loop
+
+if TYPE_CHECKING:
+    from graphile_worker._payloads.json_schema import Schema, SchemaBuilder
 
 Item = TypeVar("Item")
 
@@ -108,6 +111,12 @@ class BatchSignature(Signature):
         for mismatch in self._parse_items(payload).errors.values():
             raise mismatch
 
+    def build_payload_schema(self, builder: "SchemaBuilder") -> "Schema":
+        self._resolve_readers()
+        (parameter,) = self._parameters
+        items = _find_item_schema(builder.build(self._evaluate(parameter.annotation)), builder)
+        return {"type": "array"} if items == {} else {"type": "array", "items": items}
+
     def read_arguments(self, payload: Any) -> tuple[list[Any], dict[str, Any]]:
         items = self._parse_items(payload)
         if payload and not items:
@@ -136,6 +145,20 @@ class BatchSignature(Signature):
                 items.append(item)
                 items.positions.append(position)
         return items
+
+
+def _find_item_schema(schema: "Schema", builder: "SchemaBuilder") -> "Schema":
+    """Return the schema of the items of an array, which the worker reads one by one."""
+    schema = builder.resolve(schema)
+    if "anyOf" in schema:
+        # A list of int or a list of str: each item may be either.
+        return builder.build_union([_find_item_schema(each, builder) for each in schema["anyOf"]])
+    if "array" not in schema.get("type", "array"):
+        return False
+    if "prefixItems" in schema:
+        return schema["prefixItems"][0] if schema.get("minItems", 0) <= 1 else False
+    items: Schema = schema.get("items", {})
+    return items
 
 
 def _strip_trace(item: Any) -> Any:

@@ -1,15 +1,17 @@
 """TaskRouter: define tasks and cron items, and find them by identifier."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, overload
 
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
 from graphile_worker.jobs import JobSpec
+from graphile_worker.limits import Limit, check_definitions, name_limits
 from graphile_worker.results import Retention
 from graphile_worker.tasks.batch import BatchDecorator, BatchSignature, BatchTask, Item, Outcomes
 from graphile_worker.tasks.context import D, Enqueuer, JobContext, SyncJobContext
+from graphile_worker.tasks.external import ExternalTask, SchemaSource, build_external_error
 from graphile_worker.tasks.signatures import Signature
 from graphile_worker.tasks.task import (
     P,
@@ -78,6 +80,21 @@ def find_retentions(
     return {identifier: each for identifier, each in found.items() if each is not None}
 
 
+def find_limits(tasks: Mapping[str, Task[..., Any]]) -> dict[str, tuple[Limit, ...]]:
+    """Return the named limits of each of these tasks, without those that have none.
+
+    Raises:
+        ConfigurationError: Two tasks define a limit of the same name differently.
+    """
+    limits = {
+        identifier: name_limits(task.options.limits, identifier)
+        for identifier, task in tasks.items()
+        if task.options.limit
+    }
+    check_definitions(limits)
+    return limits
+
+
 class TaskRouter(Generic[D]):
     """A group of tasks without a connection. An app includes it.
 
@@ -91,6 +108,7 @@ class TaskRouter(Generic[D]):
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._external_tasks: dict[str, ExternalTask[..., Any]] = {}
         self._cron_items: list[ParsedCronItem] = []
         self._routers: list[TaskRouter[Any]] = []
         self._parent: TaskRouter[Any] | None = None
@@ -120,6 +138,7 @@ class TaskRouter(Generic[D]):
         timeout: timedelta | None = None,
         run_in: RunIn | None = None,
         retention: Retention | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> TaskDecorator[D]: ...
     def task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Make a function a task.
@@ -134,12 +153,14 @@ class TaskRouter(Generic[D]):
             timeout: Longest run.
             run_in: "loop", "thread" or "process" (default: a thread for plain functions).
             retention: What to keep of ended jobs (default: the app's `retention`, else nothing).
+            limit: A `ConcurrencyLimit` or `RateLimit` over all Python workers, or several of them.
 
         Returns:
             The task, or a decorator if options are given.
 
         Raises:
-            ConfigurationError: The function cannot be a task, or its name is taken.
+            ConfigurationError: The function cannot be a task, its name is taken, or another task
+                defines a limit of the same name differently.
         """
         chosen = TaskOptions(**options)
         if fn is not None:
@@ -171,6 +192,7 @@ class TaskRouter(Generic[D]):
         timeout: timedelta | None = None,
         run_in: RunIn | None = None,
         retention: Retention | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> BatchDecorator[D]: ...
     def batch_task(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Make a function of a list a task. One job has many items, and only failed items retry.
@@ -188,6 +210,47 @@ class TaskRouter(Generic[D]):
         if fn is not None:
             return self._add(fn, name, chosen, BatchTask, BatchSignature)
         return BatchDecorator(lambda fn: self._add(fn, name, chosen, BatchTask, BatchSignature))
+
+    def external_task(
+        self,
+        name: str,
+        /,
+        *,
+        schema: SchemaSource | None = None,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+    ) -> Callable[[Callable[P, R]], ExternalTask[P, R]]:
+        """Declare a task that another program runs, for example a Node worker.
+
+        Write this above a function without a body, whose parameters are the keys of the payload.
+        Jobs of the task are typed and checked when you enqueue them. No worker of the app runs
+        the task.
+
+        Args:
+            name: Identifier of the task in the other program. The router's prefix is not added.
+            schema: JSON Schema that payloads must fit, too, or the path of its file, if you like
+                with a fragment: `tasks.json#/properties/resize`. Needs the package jsonschema.
+            queue_name: Named queue of its jobs.
+            priority: Priority of its jobs.
+            max_attempts: Number of attempts of its jobs.
+
+        Returns:
+            A decorator, which returns the task.
+
+        Raises:
+            ConfigurationError: The function cannot be a task, its name is taken, or the schema is
+                not valid.
+        """
+        options = TaskOptions(queue_name=queue_name, priority=priority, max_attempts=max_attempts)
+
+        def add(fn: Callable[P, R]) -> ExternalTask[P, R]:
+            self._reject_duplicates([name])
+            task = ExternalTask[P, R](name, fn, options, self.find_enqueuer, schema)
+            self._external_tasks[name] = task
+            return task
+
+        return add
 
     def cron(
         self,
@@ -263,7 +326,8 @@ class TaskRouter(Generic[D]):
         for router in routers:
             if router._parent is not None or router is self._root():
                 raise ConfigurationError(f"{router!r} is already included elsewhere")
-            self._reject_duplicates(router.tasks())
+            self._reject_duplicates(router._list_identifiers())
+            find_limits(self._root().tasks() | router.tasks())
             router._parent = self
             self._routers.append(router)
 
@@ -278,6 +342,17 @@ class TaskRouter(Generic[D]):
             tasks |= router.tasks()
         return tasks
 
+    def external_tasks(self) -> dict[str, ExternalTask[..., Any]]:
+        """List all external tasks, with those of included routers.
+
+        Returns:
+            The tasks by identifier.
+        """
+        tasks = dict(self._external_tasks)
+        for router in self._routers:
+            tasks |= router.external_tasks()
+        return tasks
+
     def find(self, identifier: str) -> Task[..., Any] | None:
         """Find a task in the app that includes this router.
 
@@ -285,7 +360,7 @@ class TaskRouter(Generic[D]):
             identifier: Name of the task.
 
         Returns:
-            The task, or None if the app does not have it.
+            The task, which may be external, or None if the app does not have it.
         """
         return (self._subset_of or self)._root()._find(identifier)
 
@@ -333,10 +408,13 @@ class TaskRouter(Generic[D]):
 
         Raises:
             TaskNotFound: A name is unknown.
+            ConfigurationError: A task is external.
         """
         known, some = self.tasks(), TaskRouter[D]()
         some._subset_of, some._workers_migrate = self, self._workers_migrate
         for identifier in names:
+            if identifier not in known and isinstance(self.find(identifier), ExternalTask):
+                raise build_external_error(identifier, "Remove it from the tasks of the worker.")
             if identifier not in known:
                 raise TaskNotFound(identifier, known)
             some._tasks[identifier] = known[identifier]
@@ -390,11 +468,13 @@ class TaskRouter(Generic[D]):
         task: Task[..., R] = kind(
             identifier, fn, options, self.find_enqueuer, signature(fn, identifier)
         )
+        if options.limit:
+            find_limits(self._root().tasks() | {identifier: task})
         self._tasks[identifier] = task
         return task
 
     def _reject_duplicates(self, identifiers: Iterable[str]) -> None:
-        known = self._root().tasks()
+        known = self._root()._list_identifiers()
         for identifier in identifiers:
             if identifier in known:
                 raise ConfigurationError(
@@ -402,8 +482,12 @@ class TaskRouter(Generic[D]):
                     "name=."
                 )
 
+    def _list_identifiers(self) -> set[str]:
+        return {*self.tasks(), *self.external_tasks()}
+
     def _find(self, identifier: str) -> Task[..., Any] | None:
-        if (task := self._tasks.get(identifier)) is not None:
+        task = self._tasks.get(identifier) or self._external_tasks.get(identifier)
+        if task is not None:
             return task
         matches = (router._find(identifier) for router in self._routers)
         return next((task for task in matches if task is not None), None)

@@ -6,7 +6,7 @@ import sys
 import typing
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphile_worker._payloads import (
     Field,
@@ -19,6 +19,9 @@ from graphile_worker._payloads import (
 from graphile_worker.errors import ConfigurationError, JobSpecError
 from graphile_worker.tasks.batch_results import BatchItems
 from graphile_worker.tasks.context import BaseJobContext, JobContext, SyncJobContext
+
+if TYPE_CHECKING:
+    from graphile_worker._payloads.json_schema import Schema, SchemaBuilder
 
 
 class Signature:
@@ -118,6 +121,27 @@ class Signature:
             raise
         return ([context, *args] if self.takes_context else args), kwargs
 
+    def build_payload_schema(self, builder: "SchemaBuilder") -> "Schema":
+        """Build the JSON Schema of the payloads that fit.
+
+        Raises:
+            ConfigurationError: An annotation cannot be resolved.
+        """
+        self._resolve_readers()
+        schemas = {
+            each.name: builder.build(self._evaluate(each.annotation)) for each in self._parameters
+        }
+        if self.takes_whole_payload:
+            return schemas[self._parameters[0].name]
+        rest = schemas.pop(self._kwargs_name, {}) if self._kwargs_name is not None else {}
+        schema: dict[str, Any] = {"type": "object", "properties": schemas}
+        if required := [field.key for field in self._fields or () if field.is_required]:
+            schema["required"] = required
+        if rest != {}:
+            # Keys that begin with _ are ignored.
+            schema |= {"patternProperties": {"^_": {}}, "additionalProperties": rest}
+        return schema
+
     def check_result(self) -> None:
         """Raise ConfigurationError if no JSON value has the type of the return annotation.
 
@@ -211,9 +235,17 @@ class Signature:
             self._read_return = self._build_reader(self._return_annotation, "return annotation")
         return self._read_return
 
+    def _evaluate(self, annotation: Any) -> Any:
+        """Resolve the strings in an annotation with the names of the function's module.
+
+        Each annotation is resolved separately, so that names for the context or the result may be
+        missing.
+        """
+        return _evaluate(self._fn, annotation)
+
     def _build_reader(self, annotation: Any, where: str) -> Reader:
         try:
-            return build_reader(_evaluate(self._fn, annotation))
+            return build_reader(self._evaluate(annotation))
         except (ConfigurationError, NameError, AttributeError, TypeError, SyntaxError) as error:
             name = get_function_name(self._fn)
             raise ConfigurationError(f"{name}, {where}: {error}") from error
@@ -245,6 +277,10 @@ class PositionalSignature:
     def normalize_payload(self, payload: Any) -> Any:
         """Return the payload unchecked."""
         return payload
+
+    def build_payload_schema(self, builder: "SchemaBuilder") -> "Schema":
+        """Return the JSON Schema that any payload fits."""
+        return {}
 
     def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for a call."""
@@ -287,11 +323,6 @@ def is_async_function(fn: Callable[..., Any]) -> bool:
 
 
 def _evaluate(fn: Callable[..., Any], annotation: Any) -> Any:
-    """Resolve the strings in an annotation with the names of the function's module.
-
-    Each annotation is resolved separately, so that names for the context or the result may be
-    missing.
-    """
     plain = inspect.unwrap(fn)
     holder = SimpleNamespace(
         __annotations__={"value": annotation}, __type_params__=getattr(plain, "__type_params__", ())

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, over
 
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import Job, JobOptions, JobSpec, RunAt, build_spec
+from graphile_worker.limits import Limit, list_limits
 from graphile_worker.results import Retention
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks.context import Enqueuer
@@ -45,6 +46,7 @@ class TaskOptions:
     timeout: timedelta | None = None
     run_in: RunIn | None = None
     retention: Retention | None = None
+    limit: Limit | Sequence[Limit] | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not isinstance(self.timeout, timedelta):
@@ -56,6 +58,14 @@ class TaskOptions:
             raise ConfigurationError(f"run_in must be one of {choices}, got {self.run_in!r}")
         if self.retention is not None and not isinstance(self.retention, Retention):
             raise ConfigurationError(f"retention must be a Retention, got {self.retention!r}")
+        if self.limit is not None:
+            # A copy, because the caller may change its list.
+            object.__setattr__(self, "limit", list_limits(self.limit))
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """Return the limits of the task, as it defines them."""
+        return list_limits(self.limit)
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these options where it has none."""

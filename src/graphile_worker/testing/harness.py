@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Never, Self, TypeVar, overload
 
 from graphile_worker._db.database import run_plan, run_plan_sync
-from graphile_worker._sql.queries.testing import get_enqueued_jobs
 from graphile_worker.app import App
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.jobs import MAX_DATETIME, Job, RunAt
@@ -84,9 +83,9 @@ class Harness:
             TypeError: The task has no such parameter, or a job no such field.
         """
         matcher = self._build_matcher(task, options, payload)
-        query = get_enqueued_jobs(matcher.identifier)
-        jobs = self._session.runtime.connection.sync_database.run(query)
-        return matcher.filter(jobs, self._session.clock)
+        database = self._session.runtime.connection.sync_database
+        plan = matcher.plan_find(database.schemas, self._session.clock)
+        return run_plan_sync(database, plan)
 
     async def aenqueued(
         self,
@@ -98,9 +97,9 @@ class Harness:
     ) -> list[Job]:
         """List the jobs that will run, from async code. See `enqueued`."""
         matcher = self._build_matcher(task, options, payload)
-        query = get_enqueued_jobs(matcher.identifier)
-        jobs = await self._session.runtime.connection.database.run(query)
-        return matcher.filter(jobs, self._session.clock)
+        database = self._session.runtime.connection.database
+        plan = matcher.plan_find(database.schemas, self._session.clock)
+        return await run_plan(database, plan)
 
     def assert_enqueued(
         self,
@@ -386,7 +385,7 @@ class Harness:
             return JobMatcher(task, identifier, options, payload)
         if not isinstance(task, str):
             raise TypeError(f"expected a task or the name of one, got {task!r}")
-        return JobMatcher(self.app.tasks().get(task), task, options, payload)
+        return JobMatcher(self.app.find(task), task, options, payload)
 
     def _build_missing_error(self, jobs: list[Job], *criteria: Any) -> AssertionError:
         matcher = self._build_matcher(*criteria)

@@ -1,11 +1,19 @@
 """Match jobs by task, by keys of the payload and by other fields."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from graphile_worker._payloads import encode
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.testing import get_enqueued_jobs
+from graphile_worker._sql.queries.unique_keys import (
+    UniqueKeysAccess,
+    check_unique_keys,
+    get_unique_job,
+)
+from graphile_worker._sql.query import Plan
 from graphile_worker._support.text import suggest
 from graphile_worker.errors import JobSpecError
 from graphile_worker.jobs import Job
@@ -29,6 +37,7 @@ MATCHABLE_FIELDS = (
     "priority",
     "queue_name",
     "run_at",
+    "unique",
 )
 
 
@@ -45,8 +54,9 @@ class JobMatcher:
         self.identifier = identifier
         self._payload = payload
         self._fields = dict({} if task is None else task.job_options)
-        # A job does not store the mode with which it was added.
+        # What a job does not store: the mode of its key, and the length of its window.
         self._fields.pop("job_key_mode", None)
+        self._fields.pop("unique_for", None)
         self._fields |= options or {}
         for name in self._fields:
             if name not in MATCHABLE_FIELDS:
@@ -56,8 +66,13 @@ class JobMatcher:
         if task is not None:
             _check_payload_keys(task, payload)
 
-    def filter(self, jobs: Iterable[Job], clock: TestClock) -> list[Job]:
-        """Return the jobs that match."""
+    def plan_find(self, schemas: Schemas, clock: TestClock) -> Plan[list[Job]]:
+        """Return the enqueued jobs that match."""
+        jobs: list[Job] = yield get_enqueued_jobs(self.identifier)
+        if (key := self._fields.get("unique")) is not None:
+            access: UniqueKeysAccess = yield check_unique_keys(schemas)
+            job_id = (yield get_unique_job(key)) if access.is_usable else None
+            jobs = [job for job in jobs if job.id == job_id]
         return [job for job in jobs if self._matches(job, clock)]
 
     def __str__(self) -> str:
@@ -113,6 +128,9 @@ def _check_payload_keys(task: Task[..., Any], payload: Mapping[str, Any]) -> Non
 def _field_matches(field: str, expected: Any, job: Job, clock: TestClock) -> bool:
     if field == "payload":
         return _equals_as_json(job.payload, expected)
+    if field == "unique":
+        # Compared by `plan_find`: the table of unique keys names the job.
+        return True
     if field == "flags":
         return job.flags == frozenset(expected or ())
     actual = getattr(job, "key" if field == "job_key" else field)

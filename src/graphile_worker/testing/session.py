@@ -63,6 +63,9 @@ class TestClient(Client):
     def _set_run_at(self, spec: JobSpec) -> JobSpec:
         return _set_run_at(spec, self.session.clock)
 
+    def _get_local_time(self) -> datetime:
+        return self.session.clock.now()
+
     async def _run_plan(self, plan: Plan[T], conn: object) -> T:
         if self.session.is_test_connection(conn):
             return await super()._run_plan(plan, None)
@@ -92,6 +95,9 @@ class SyncTestClient(sync.Client):
 
     def _set_run_at(self, spec: JobSpec) -> JobSpec:
         return _set_run_at(spec, self.session.clock)
+
+    def _get_local_time(self) -> datetime:
+        return self.session.clock.now()
 
     def _run_plan(self, plan: Plan[T], conn: object) -> T:
         if self.session.is_test_connection(conn):
@@ -237,7 +243,8 @@ class TestSession:
         if not self._is_inline or self._is_draining:
             return False
         known = self._app.tasks()
-        ids = [job.id for job in jobs if job.task_identifier in known]
+        added = [job for job in jobs if not job.is_duplicate]
+        ids = [job.id for job in added if job.task_identifier in known]
         if self._pending_job_ids is not None:
             self._pending_job_ids.extend(ids)
             return False

@@ -20,6 +20,11 @@ from graphile_worker._sql.queries.testing import (
     clear_jobs,
     inspect_queue,
 )
+from graphile_worker._sql.queries.unique_keys import (
+    UniqueKeysAccess,
+    check_unique_keys,
+    clear_unique_keys,
+)
 from graphile_worker._sql.query import Atomic, Pause, Plan, Query, Step
 from graphile_worker.errors import ConfigurationError, SchemaMissing
 
@@ -67,7 +72,7 @@ def choose_plan_for_django(connection: Any, schemas: Schemas) -> PreparePlan:
 
 
 def plan_prepare_empty_schema(schemas: Schemas) -> Plan[bool]:
-    """Install the schema and delete leftover jobs, on a connection of this package."""
+    """Install the schema and delete leftover jobs and keys, on a connection of this package."""
     yield from plan_prepare_schema(schemas)
     count: int = yield clear_jobs(MAX_LEFTOVER_JOBS)
     if count > MAX_LEFTOVER_JOBS:
@@ -76,6 +81,7 @@ def plan_prepare_empty_schema(schemas: Schemas) -> Plan[bool]:
             "look like a database for tests. Name one in the fixture gw_dsn, or return a "
             "connection from gw_connection."
         )
+    yield from _plan_clear_unique_keys(schemas)
     return True
 
 
@@ -86,10 +92,17 @@ def plan_keep_schema(schemas: Schemas) -> Plan[bool]:
 
 
 def plan_clear_queue(schemas: Schemas) -> Plan[None]:
-    """Delete all jobs and what is kept of ended jobs."""
+    """Delete all jobs, what is kept of ended jobs, and unique keys."""
     yield clear_jobs(MAX_JOBS)
     if (yield can_clear_history(schemas)):
         yield clear_history(MAX_JOB_ID)
+    yield from _plan_clear_unique_keys(schemas)
+
+
+def _plan_clear_unique_keys(schemas: Schemas) -> Plan[None]:
+    access: UniqueKeysAccess = yield check_unique_keys(schemas)
+    if access.is_usable:
+        yield clear_unique_keys(MAX_JOB_ID)
 
 
 def get_django_test_environment() -> object | None:

@@ -86,7 +86,12 @@ class Action:
 
 def _claim_one(connection: SyncPsycopgConnection, part: Part) -> Answer:
     # The ways of a worker, from the cheapest on.
-    for way in (claim.claim_plain_jobs, claim.claim_soonest_jobs, claim.claim_jobs):
+    for way in (
+        claim.claim_first_job,
+        claim.claim_plain_jobs,
+        claim.claim_soonest_jobs,
+        claim.claim_jobs,
+    ):
         taken = connection.run(way(part.pool, part.tasks))
         if taken:
             return Answer(taken=_ids(taken))

@@ -74,7 +74,7 @@ class Ring:
         self._scripts: dict[Scene, bytes] = {}
         self._before: dict[Scene, Tables] = {}
         self._rows: dict[tuple[Scene, tuple[Actor, ...]], list[Told]] = {}
-        self._skipped: set[Cell] = set() if in_full else set(cells()) - set(covering_cells())
+        self._skipped: set[Cell] = set() if in_full else set(cells()) - set(gate_cells())
         self.tasks = self._prepare()
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Ring:
     ) -> None:
         """Every cast of two statements, with all ways to call them, in each of its scenes.
 
-        If not in full, only in the scenes of `covering_cells`.
+        If not in full, only in the scenes of `gate_cells`.
         """
         self.clear()
         for actors in casts(one, other):
@@ -323,6 +323,14 @@ def covering_cells() -> tuple[Cell, ...]:
         missing -= left.pop(best)
         chosen.append(best)
     return tuple(chosen)
+
+
+def gate_cells() -> list[Cell]:
+    """A third of the covering cells of each pair, and always the first of the pair."""
+    by_pair: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in covering_cells():
+        by_pair.setdefault(tuple(actor.action.name for actor in cell[0]), []).append(cell)
+    return [cell for cells_of_pair in by_pair.values() for cell in cells_of_pair[::3]]
 
 
 def _covers(cell: Cell) -> set[tuple[object, ...]]:

@@ -1,6 +1,9 @@
 """Every action by keyboard, in a real browser: Tab, Enter, Space, arrows and shortcuts only."""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -10,7 +13,7 @@ from tests.conftest import TestDatabase
 from tests.support.dashboard import add_jobs, fail_jobs, open_dashboard, open_page
 from tests.support.sql import Sql
 
-pytestmark = [pytest.mark.single_version, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 MAX_TABS = 100
 DEAD_WORKER = "pypool-0d5c1f77e0aa19b2c4"
@@ -124,98 +127,156 @@ def fill(sql: Sql) -> list[int]:
     return failed + scheduled
 
 
+@dataclass
+class Dashboard:
+    """The page, the keys that operate it, and the jobs that each action has for itself."""
+
+    page: Page
+    keyboard: Keyboard
+    sql: Sql
+    to_retry: int
+    to_fail: int
+    to_reschedule: int
+    to_delete: int
+
+    def row_of(self, job: int) -> list[tuple[Any, ...]]:
+        return self.sql.run(
+            "select attempts, last_error, run_at < now() + interval '1 hour' "
+            "from :schema._private_jobs where id = $1",
+            job,
+        )
+
+    def count(self, condition: str) -> Any:
+        return self.sql.value(
+            "select count(*) from :schema._private_jobs as jobs "
+            "join :schema._private_tasks as tasks on tasks.id = jobs.task_id "
+            f"where {condition}"
+        )
+
+
+def retry_a_job(it: Dashboard) -> None:
+    it.keyboard.open_job(it.to_retry)
+    it.keyboard.press("r")
+    it.keyboard.close("1 job retried.")
+    [(attempts, error, _)] = it.row_of(it.to_retry)
+    assert (attempts, error) == (0, "ValueError: no address")
+
+
+def fail_a_job(it: Dashboard) -> None:
+    it.keyboard.open_job(it.to_fail)
+    it.keyboard.choose("Fail permanently…", "Space")
+    it.keyboard.tab_to("Reason")
+    it.keyboard.write("not wanted")
+    it.keyboard.press("Enter")
+    it.keyboard.confirm("1 job")
+    [(attempts, error, _)] = it.row_of(it.to_fail)
+    assert (attempts, error) == (25, "not wanted")
+    assert it.count("last_error = 'not wanted'") == 1
+
+
+def reschedule_a_job(it: Dashboard) -> None:
+    it.keyboard.open_job(it.to_reschedule)
+    it.keyboard.tab_to("Reschedule…")
+    it.keyboard.press("Enter")
+    it.keyboard.tab_to("Run")
+    it.keyboard.press("ArrowDown")
+    it.keyboard.tab_to("Preview")
+    it.keyboard.press("Enter")
+    it.keyboard.confirm("1 job rescheduled.")
+    [(_, _, is_soon)] = it.row_of(it.to_reschedule)
+    assert is_soon
+
+
+def delete_a_job(it: Dashboard) -> None:
+    it.keyboard.open_job(it.to_delete)
+    it.keyboard.choose("Delete…", "Enter")
+    it.keyboard.confirm("1 job deleted.")
+    assert it.row_of(it.to_delete) == []
+
+
+def retry_all_that_match(it: Dashboard) -> None:
+    it.keyboard.find_jobs("task:render_pdf", 50)
+    it.keyboard.press("a")
+    expect(it.page.get_by_role("button", name="Select all 60 matching")).to_be_visible()
+    it.keyboard.tab_to("Select all 60 matching", "Shift+Tab")
+    it.keyboard.press("Space")
+    expect(it.page.locator(".selection")).to_contain_text("All 60 matching jobs selected")
+    expect(it.page.get_by_role("button", name="Clear", exact=True)).to_be_focused()
+    it.keyboard.tab_to("Retry…")
+    it.keyboard.press("Space")
+    it.keyboard.confirm("60 jobs retried.")
+    assert it.count("identifier = 'render_pdf' and attempts = 0 and last_error ~ 'Error:'") == 60
+
+
+def pause_and_resume_a_queue(it: Dashboard) -> None:
+    it.keyboard.go_to("q", "Queues")
+    row = it.page.locator("tbody tr", has_text="billing")
+    it.keyboard.tab_to("Pause")
+    it.keyboard.press("Enter")
+    it.keyboard.tab_to("For")
+    # The choice before the default, which is last: 1 day.
+    it.keyboard.press("ArrowUp")
+    it.keyboard.tab_to("Reason (optional)")
+    it.keyboard.write("the bank is down")
+    it.keyboard.press("Enter")
+    expect(row).to_contain_text("the bank is down")
+    expect(row).not_to_contain_text("until resumed")
+    it.keyboard.tab_to("Resume")
+    it.keyboard.press("Space")
+    expect(row).to_contain_text("Free")
+
+
+def recover_a_worker(it: Dashboard) -> None:
+    it.keyboard.go_to("w", "Workers")
+    it.keyboard.tab_to("Recover…")
+    it.keyboard.press("Enter")
+    it.keyboard.press_last(DEAD_WORKER)
+    expect(it.page.locator(".toast", has_text="Released 1 job")).to_be_visible()
+    assert it.count("locked_at is not null") == 0
+
+
+def run_a_cron_item(it: Dashboard) -> None:
+    it.keyboard.go_to("c", "Cron")
+    it.keyboard.tab_to("Run now")
+    it.keyboard.press("Space")
+    expect(it.page.locator(".toast", has_text="Added job")).to_be_visible()
+    assert it.count("identifier = 'send_newsletter'") == 1
+
+
+def enqueue_a_job(it: Dashboard) -> None:
+    before = it.count("identifier = 'send_newsletter'")
+    it.keyboard.go_to("n", "Enqueue")
+    it.keyboard.tab_to("Task")
+    it.keyboard.write("send_newsletter")
+    it.keyboard.tab_to("Payload (JSON)")
+    it.keyboard.write('{"issue": 7}')
+    it.keyboard.tab_to("Add job")
+    it.keyboard.press("Enter")
+    expect(it.page.locator("main")).to_contain_text(re.compile(r"Added job \d+"))
+    assert it.count("identifier = 'send_newsletter'") == before + 1
+
+
+ACTIONS: list[Callable[[Dashboard], None]] = [
+    retry_a_job,
+    fail_a_job,
+    reschedule_a_job,
+    delete_a_job,
+    retry_all_that_match,
+    pause_and_resume_a_queue,
+    recover_a_worker,
+    run_a_cron_item,
+    enqueue_a_job,
+]
+
+
 def test_each_action_works_by_keyboard_alone(
     browser: Browser, database: TestDatabase, sql: Sql
 ) -> None:
-    to_retry, to_fail, to_reschedule, to_delete = fill(sql)
+    jobs = fill(sql)
     with (
         open_dashboard(database, app=app) as board,
         open_page(browser, board, allowed=("status of 404",)) as page,
     ):
-        keyboard = Keyboard(page)
-
-        keyboard.open_job(to_retry)
-        keyboard.press("r")
-        keyboard.close("1 job retried.")
-
-        keyboard.open_job(to_fail)
-        keyboard.choose("Fail permanently…", "Space")
-        keyboard.tab_to("Reason")
-        keyboard.write("not wanted")
-        keyboard.press("Enter")
-        keyboard.confirm("1 job")
-
-        keyboard.open_job(to_reschedule)
-        keyboard.tab_to("Reschedule…")
-        keyboard.press("Enter")
-        keyboard.tab_to("Run")
-        keyboard.press("ArrowDown")
-        keyboard.tab_to("Preview")
-        keyboard.press("Enter")
-        keyboard.confirm("1 job rescheduled.")
-
-        keyboard.open_job(to_delete)
-        keyboard.choose("Delete…", "Enter")
-        keyboard.confirm("1 job deleted.")
-
-        keyboard.find_jobs("task:render_pdf", 50)
-        keyboard.press("a")
-        expect(page.get_by_role("button", name="Select all 60 matching")).to_be_visible()
-        keyboard.tab_to("Select all 60 matching", "Shift+Tab")
-        keyboard.press("Space")
-        expect(page.locator(".selection")).to_contain_text("All 60 matching jobs selected")
-        keyboard.tab_to("Retry…")
-        keyboard.press("Space")
-        keyboard.confirm("60 jobs retried.")
-
-        keyboard.go_to("q", "Queues")
-        row = page.locator("tbody tr", has_text="billing")
-        keyboard.tab_to("Pause")
-        keyboard.press("Enter")
-        keyboard.tab_to("For")
-        # The choice before the default, which is last: 1 day.
-        keyboard.press("ArrowUp")
-        keyboard.tab_to("Reason (optional)")
-        keyboard.write("the bank is down")
-        keyboard.press("Enter")
-        expect(row).to_contain_text("the bank is down")
-        expect(row).not_to_contain_text("until resumed")
-        keyboard.tab_to("Resume")
-        keyboard.press("Space")
-        expect(row).to_contain_text("Free")
-
-        keyboard.go_to("w", "Workers")
-        keyboard.tab_to("Recover…")
-        keyboard.press("Enter")
-        keyboard.press_last(DEAD_WORKER)
-        expect(page.locator(".toast", has_text="Released 1 job")).to_be_visible()
-
-        keyboard.go_to("c", "Cron")
-        keyboard.tab_to("Run now")
-        keyboard.press("Space")
-        expect(page.locator(".toast", has_text="Added job")).to_be_visible()
-
-        keyboard.go_to("n", "Enqueue")
-        keyboard.tab_to("Task")
-        keyboard.write("send_newsletter")
-        keyboard.tab_to("Payload (JSON)")
-        keyboard.write('{"issue": 7}')
-        keyboard.tab_to("Add job")
-        keyboard.press("Enter")
-        expect(page.locator("main")).to_contain_text(re.compile(r"Added job \d+"))
-
-    retried = (
-        "select count(*) from :schema._private_jobs where attempts = 0 and last_error ~ 'Error:'"
-    )
-    assert sql.value(retried) == 61
-    failed = sql.run("select id, last_error from :schema._private_jobs where attempts = 25")
-    assert failed == [(to_fail, "not wanted")]
-    soon = "select run_at < now() + interval '1 hour' from :schema._private_jobs where id = $1"
-    assert sql.value(soon, to_reschedule)
-    assert sql.run("select id from :schema._private_jobs where id = $1", to_delete) == []
-    assert sql.value("select count(*) from :schema._private_jobs where locked_at is not null") == 0
-    added = (
-        "select count(*) from :schema._private_jobs as jobs join :schema._private_tasks as tasks "
-        "on tasks.id = jobs.task_id where tasks.identifier = 'send_newsletter'"
-    )
-    assert sql.value(added) == 2
+        dashboard = Dashboard(page, Keyboard(page), sql, *jobs)
+        for act in ACTIONS:
+            act(dashboard)

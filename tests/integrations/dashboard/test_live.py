@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
+from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS
 from tests.conftest import TestDatabase
 from tests.support.dashboard import add_jobs, open_dashboard, open_page
 from tests.support.processes import eventually
@@ -60,7 +61,10 @@ def test_a_job_added_by_sql_appears_within_two_seconds_and_disappears_when_it_is
     browser: Browser, database: TestDatabase, sql: Sql, figure: Callable[[str], None]
 ) -> None:
     appeared, disappeared = [], []
-    with open_dashboard(database) as board, open_page(browser, board, "jobs") as page:
+    with (
+        open_dashboard(database, timings=DEFAULT_TIMINGS) as board,
+        open_page(browser, board, "jobs") as page,
+    ):
         expect(page.locator("main")).to_contain_text("The queue is empty")
         for _ in range(ROUNDS):
             started_at = time.monotonic()

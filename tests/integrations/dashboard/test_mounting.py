@@ -19,6 +19,9 @@ from tests.conftest import TestDatabase
 from tests.support.dashboard import TOKEN, Caller, serve_asgi
 from tests.support.processes import Programs, eventually
 
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = pytest.mark.single_version
+
 
 @pytest.fixture
 def board(module_database: TestDatabase) -> Dashboard:
@@ -215,7 +218,6 @@ DJANGO_USERS = """
 
 
 @pytest.mark.nightly
-@pytest.mark.single_version
 def test_a_dashboard_below_a_path_of_django_knows_its_users(
     database: TestDatabase, programs: Programs, tmp_path: Path
 ) -> None:
@@ -276,7 +278,6 @@ HOST_APP = """
 """
 
 
-@pytest.mark.single_version
 def test_uvicorn_of_the_host_stops_with_open_streams(programs: Programs) -> None:
     programs.write("project.py", HOST_APP)
     server = programs.start(

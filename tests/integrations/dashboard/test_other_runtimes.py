@@ -13,6 +13,7 @@ from tests.support.dashboard import Board, Caller, add_jobs, fail_jobs, open_das
 from tests.support.processes import Program, Programs, eventually
 from tests.support.rust import rust_install
 from tests.support.sql import Sql
+from tests.support.tiers import size
 from tests.support.tools import MODULES, NODE
 
 # It prints each fetch. "flaky" fails until the file "fixed" appears, "linger" ends with "release".
@@ -52,6 +53,9 @@ values ('nightly', now(), now())
 """
 
 RELEASED = "Released 1 job and 1 queue."
+
+# In the gate, pages of a browser show the queue of Rust workers only: both lack the same tables.
+IN_FULL = size(gate=False, nightly=True)
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(300)]
 
@@ -234,7 +238,10 @@ def test_a_queue_of_node_workers_is_shown_and_operated(
         busy = caller.request("POST", "queues/imports/pause")
         assert (busy.status_code, busy.json()["code"]) == (409, "conflict")
         programs.write("fixed", "")
-        check_in_browser(browser, board, flaky, worker)
+        if IN_FULL:
+            check_in_browser(browser, board, flaky, worker)
+        else:
+            change(caller, "retry", flaky)
         eventually(lambda: is_gone(sql, flaky), "Node runs the job that was retried")
         operate(caller, sql, lambda job: is_gone(sql, job))
 
@@ -258,6 +265,7 @@ def test_a_queue_of_node_workers_is_shown_and_operated(
     assert not has_companion(sql)
 
 
+@pytest.mark.nightly
 def test_a_queue_of_rust_workers_is_shown_and_operated(
     browser: Browser, rust_database: TestDatabase
 ) -> None:

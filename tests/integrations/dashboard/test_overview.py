@@ -293,6 +293,7 @@ def test_the_dashboard_ends_pauses_whose_time_is_over(database: TestDatabase, sq
         assert sql.value(lock)
     with open_dashboard(database, timings=QUICK) as board:
         caller = board.sign_in()
+        wait_for(caller, lambda each: not each["is_partial"], "the counts")
         wait_for(caller, lambda each: each["paused"]["queues"] == 0, "the pause ends")
         assert not sql.value(lock)
 

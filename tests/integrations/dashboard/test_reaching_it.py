@@ -33,7 +33,9 @@ def test_pages_below_a_path_work_on_a_phone_and_name_their_environment(
         badge = page.locator("header .env")
         expect(badge).to_have_text("production")
         expect(badge).to_have_attribute("data-level", "production")
-        expect(page.locator(".stat", has_text="Ready").first).to_contain_text("1")
+        expect(page.locator(".stat", has=page.get_by_text("Ready", exact=True))).to_contain_text(
+            "1"
+        )
         page.get_by_role("navigation", name="Main pages").get_by_role("link", name="Jobs").tap()
         page.locator("tbody tr").first.tap()
         expect(page.locator("h1")).to_contain_text(f"#{job}")

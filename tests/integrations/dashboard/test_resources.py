@@ -345,7 +345,7 @@ def test_a_job_that_ended_is_shown_from_its_outcome_and_one_without_any_is_not_f
     assert (found["job"], found["state"]) == (None, "succeeded")
     assert found["outcomes"][0]["worker"] == "pypool-1"
     assert found["actions"]["retry"] == "The job has ended."
-    assert found["ending"] == "Succeeded after 2 s, in attempt 1 on pypool-1."
+    assert found["ending"] == "Succeeded after 2s, in attempt 1 on pypool-1."
     assert [event["text"] for event in found["timeline"]] == ["Created", "Succeeded"]
     assert desk.admin.request("GET", "jobs/18").status_code == 404
 
@@ -518,12 +518,24 @@ def test_a_job_is_added_with_its_payload_as_it_was_written(desk):
 
     ((stored, key),) = desk.sql.run("select payload::text, key from :schema._private_jobs")
     assert (stored, key, added["is_new"]) == (payload, "k", True)
-    assert again == {"id": added["id"], "is_new": False}
+    assert again == {"id": added["id"], "is_new": False, "is_duplicate": False}
     assert [entry[1:4] for entry in desk.audit()][0] == (
         "jobs add",
         "task:resize",
         [int(added["id"])],
     )
+
+
+def test_a_unique_job_is_added_once_per_window(desk):
+    body = {"task": "resize", "payload": '{"width": 1}', "unique": "u", "unique_for": "1d"}
+
+    added, again = desk.admin.post("jobs", body), desk.admin.post("jobs", body)
+
+    assert (added["is_new"], added["is_duplicate"]) == (True, False)
+    assert again == {"id": added["id"], "is_new": False, "is_duplicate": True}
+    for wrong in ({"unique_for": "soon"}, {"unique_for": None}, {"job_key": "k"}):
+        response = desk.admin.request("POST", "jobs", {**body, **wrong})
+        assert response.status_code == 400, wrong
 
 
 def test_a_payload_that_does_not_fit_the_task_is_rejected(desk):

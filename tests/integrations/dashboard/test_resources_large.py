@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS
 from tests.support.dashboard import open_dashboard
 from tests.support.sql import Sql
 
@@ -99,7 +100,7 @@ def test_each_answer_comes_soon_on_a_large_queue(database, figure):
         sql.run(INSERT_OUTCOMES, OUTCOMES)
         for table in (":schema._private_jobs", ":ext_schema.outcomes"):
             sql.run(f"vacuum analyze {table}")
-    with open_dashboard(database) as board:
+    with open_dashboard(database, timings=DEFAULT_TIMINGS) as board:
         admin = board.sign_in()
         admin.get("overview")
         for path in (*PAGE_PATHS, *SEARCH_PATHS):
@@ -119,7 +120,7 @@ def test_a_bulk_retry_of_many_jobs_reports_its_progress(database, figure):
             "insert into :schema._private_jobs (task_id, attempts)"
             " select id, 25 from :schema._private_tasks, generate_series(1, 120000)"
         )
-        with open_dashboard(database) as board:
+        with open_dashboard(database, timings=DEFAULT_TIMINGS) as board:
             admin = board.sign_in()
             body = {"action": "retry", "q": "state:failed"}
             preview = admin.post("bulk/preview", body)

@@ -18,6 +18,9 @@ from graphile_worker.contrib.dashboard._stream import Broadcaster
 from tests.conftest import TestDatabase
 from tests.support.dashboard import Board, Caller, open_dashboard
 
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = pytest.mark.single_version
+
 PUBLIC_API = {("GET", "/session"), ("POST", "/login"), ("POST", "/logout")}
 
 

@@ -31,6 +31,9 @@ from graphile_worker.errors import ConfigurationError
 from tests.conftest import TestDatabase
 from tests.support.dashboard import TOKEN, Board, Caller, open_dashboard, serve_asgi
 
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = pytest.mark.single_version
+
 PASSWORD = "correct horse"
 HOUR = timedelta(hours=1)
 

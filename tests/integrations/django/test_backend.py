@@ -5,7 +5,8 @@ import pytest
 from tests.integrations.django.conftest import Project
 
 # A program with Django, migrations and workers takes long on a busy machine.
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 BACKEND = "graphile_worker.contrib.django.GraphileBackend"
 

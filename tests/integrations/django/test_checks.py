@@ -6,7 +6,8 @@ from psycopg import sql
 
 from tests.integrations.django.conftest import Project
 
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 
 def test_each_check_fires_and_is_silent_where_nothing_is_wrong(project: Project):

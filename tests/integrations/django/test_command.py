@@ -12,12 +12,14 @@ import pytest
 
 from graphile_worker._cli.main import SUBCOMMANDS, command
 from graphile_worker.contrib.django._arguments import OTHER_WORK, SWITCHES, VALUE_FLAGS, Arguments
+from graphile_worker.contrib.django._selection import TaskSelection
 from tests.integrations.django.conftest import NO_DATABASE, Project
 from tests.support.processes import READY, Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 PASSWORD = "open-sesame"
 
@@ -55,7 +57,6 @@ def test_what_the_command_rejects_and_sets(project: Project):
     project.check("command", "-p", "no:django")
 
 
-@pytest.mark.single_version
 def test_processes_run_plain_async_and_process_tasks_until_a_signal(project: Project):
     project.settings["DATABASES"]["default"]["PASSWORD"] = PASSWORD
     project.settings["GRAPHILE_WORKER"]["WORKER"] = {"concurrency": 2, "poll_interval": "1s"}
@@ -74,11 +75,10 @@ def test_processes_run_plain_async_and_process_tasks_until_a_signal(project: Pro
     # The settings of this project are in a variable.
     variables = read_process(worker.pid, "environ").split("\0")
     assert not [each for each in variables if PASSWORD in each and not each.startswith("ACME=")]
+    eventually(lambda: worker.err.count(READY) == 2, "both processes look for jobs")
     assert worker.stop(signal.SIGTERM) == 0
-    assert worker.err.count(READY) == 2
 
 
-@pytest.mark.single_version
 def test_watch_restarts_the_worker_with_the_chosen_tasks(project: Project):
     # This configuration disables all loggers that exist.
     project.settings["LOGGING"] = {"version": 1}
@@ -94,7 +94,6 @@ def test_watch_restarts_the_worker_with_the_chosen_tasks(project: Project):
     assert worker.stop(signal.SIGTERM) == 0
 
 
-@pytest.mark.single_version
 def test_subcommands_use_the_database_of_the_project(project: Project, tmp_path: Path):
     project.manage("migrate", "-v", "0")
     add_orders(project, "pay")
@@ -115,7 +114,8 @@ def test_subcommands_use_the_database_of_the_project(project: Project, tmp_path:
 
 
 def test_flags_of_the_command_are_not_flags_of_graphile_worker():
-    own = VALUE_FLAGS | SWITCHES
+    # Both commands choose tasks by name in the same way.
+    own = (VALUE_FLAGS | SWITCHES) - {"--only", "--except"}
     for each in _iter_commands(command):
         for parameter in each.params:
             assert not own.intersection(parameter.opts, parameter.secondary_opts), each.name
@@ -137,6 +137,8 @@ def test_flags_of_django_and_of_the_command_are_taken_out():
     assert parsed.database == "other"
     assert parsed.selection is not None
     assert parsed.selection.only == ("pay", "apay")
+    joined = Arguments.parse(["--only=pay, apay", "--except", "a*,"]).selection
+    assert joined == TaskSelection(only=("pay", "apay"), excluded=("a*",))
     assert parsed.runs_worker
     for arguments in (["jobs", "list"], ["-j", "2", "doctor"], ["--cleanup=GC_JOB_QUEUES"]):
         assert not Arguments.parse(arguments).runs_worker

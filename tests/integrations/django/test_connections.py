@@ -13,7 +13,8 @@ from tests.support.processes import eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
 
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 KINDS = ("thread", "loop", "process")
 OPTIONS: dict[str, dict[str, Any]] = {

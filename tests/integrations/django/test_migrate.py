@@ -16,7 +16,8 @@ from tests.support.processes import READY, Program, eventually
 from tests.support.rows import count_waiting_sessions
 from tests.support.sql import Sql
 
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 ROUNDS = 50
 NODE_READY = "Worker connected and looking for jobs"

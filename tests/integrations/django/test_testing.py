@@ -13,7 +13,8 @@ from tests.integrations.django.test_enqueue import add_other_database
 from tests.support.rows import count_jobs
 from tests.support.sql import Sql
 
-pytestmark = pytest.mark.timeout(600)
+# The nightly matrix runs it on the other versions of Python and PostgreSQL.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.single_version]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ if the process runs its task, and if both jobs belong to the same named queue or
 from tests.laboratory.history_checker.expectations import Expectations
 from tests.laboratory.history_checker.fault_times import FaultTimes
 from tests.laboratory.history_checker.history import History
+from tests.laboratory.history_checker.limits import LimitRules
 from tests.laboratory.history_checker.outcome import OutcomeRules
 from tests.laboratory.history_checker.replay import Replay
 from tests.laboratory.history_checker.report import Report
@@ -29,5 +30,6 @@ def check(history: History, expectations: Expectations | None = None) -> Report:
     replay = Replay(history, expectations, report, faults)
     replay.run()
     OutcomeRules(history, expectations, report, faults, replay).check()
+    LimitRules(history, expectations, report, faults).check()
     replay.crontabs.check(expectations.cron_minutes or {})
     return report

@@ -18,6 +18,10 @@ class Expectations:
     transactional_tasks: Container[str] = ()
     # Tasks that keep their result and their attempts.
     keeping_tasks: Container[str] = ()
+    # The tasks that share a concurrency limit, and its number of slots.
+    concurrency_limits: Sequence[tuple[frozenset[str], int]] = ()
+    # Slots that are rented after all workers have stopped.
+    rented_slots: Sequence[str] = ()
     # Whether a fetch must take the best jobs first (I12). If not, findings are listed as apart.
     strict_priority: bool = False
     # Whether each job that could run had the time to.

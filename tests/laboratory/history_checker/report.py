@@ -30,6 +30,8 @@ RULES: dict[str, tuple[str, str]] = {
         "I13",
         "a kept outcome or attempt is missing, stored twice, or not of the run that held the job",
     ),
+    "limit_exceeded": ("I14", "more jobs of a limit ran at the same time than it allows"),
+    "orphan_slots": ("I14", "a slot is rented by a process that has ended"),
     "unfinished": ("L4", "a job could run, and no worker ran it"),
     "exits": ("L5", "a process ended by itself"),
 }

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, assert_type
+from uuid import uuid4
 
 from graphile_worker import (
     AddingJobs,
@@ -17,6 +18,7 @@ from graphile_worker import (
     Cron,
     CronItem,
     Discard,
+    ExternalTask,
     GraphileWorkerError,
     Hooks,
     Job,
@@ -46,6 +48,7 @@ from graphile_worker import (
     TaskRouter,
     WorkerOptions,
     add_job_adhoc,
+    lane,
     make_worker_utils,
     migration_sql,
     parse_cron_items,
@@ -64,6 +67,8 @@ async def add(client: Client, connection: object) -> Job:
     await client.add_job("resize")
     await client.add_job("resize", {"path": "a.png", "sizes": [1, 2]})
     await client.add_job("resize", [1, "two", None], conn=connection)
+    await client.add_job("resize", queue_name=lane("tenant", 42, of=4))
+    await client.add_job("resize", queue_name=lane("tenant", "acme", of=4, by=uuid4()))
     return await client.add_job(
         "resize",
         {"path": "a.png"},
@@ -82,10 +87,11 @@ async def add_many(client: Client) -> list[int]:
         JobSpec("resize", {"path": "a.png"}),
         JobSpec("resize", run_at=timedelta(minutes=5), job_key="b"),
         JobSpec("mail", job_key="c", job_key_mode=JobKeyMode.REPLACE, flags=["a"]),
+        JobSpec("mail", unique="d", unique_for=timedelta(days=1)),
     ]
     jobs = await client.add_jobs(specs)
     jobs += await client.add_jobs(JobSpec("mail", number) for number in range(3))
-    return [job.id for job in jobs]
+    return [job.id for job in jobs if not job.is_duplicate]
 
 
 async def look_after(client: Client) -> None:
@@ -370,6 +376,24 @@ def in_tests(gw: Harness) -> None:
 
 
 @app.cron("30 4 * * 1", id="weekly", backfill=timedelta(days=2), tz="Europe/Paris")
+@app.external_task("render_in_node", queue_name="images", max_attempts=3)
+def render(page: int, *, title: str = "") -> None:
+    """Render a page, in Node."""
+
+
+@app.cron("0 4 * * *", payload={"page": 1})
+@TaskRouter[Deps]().external_task("sum_in_rust", schema={"type": "array"})
+def sum_in_rust(numbers: Sequence[int], /) -> None: ...
+
+
+async def external() -> None:
+    job: Job[None] = await render.using(priority=1).aenqueue(1, title="x")
+    tasks: dict[str, ExternalTask[..., Any]] = app.external_tasks()
+    assert_type(job.id, int)
+    assert_type(sum_in_rust.spec([1, 2]), JobSpec)
+    assert_type(tasks["render_in_node"].identifier, str)
+
+
 @app.cron(Cron.daily_at(8, 30), payload={"short": True}, job_key_mode="replace")
 @app.cron(lambda minute: minute.dow == 1 and minute.min == 0, id="by_function")
 @app.task
@@ -490,6 +514,9 @@ def options() -> WorkerOptions:
         recovery=RecoveryOptions(lease_duration=timedelta(seconds=10)),
         task_processes=TaskProcessOptions(max_jobs=10, max_memory=100, memory_limit=200),
         complete_batch_delay=None,
+        only_tasks=["mail_*"],
+        except_tasks=("mail_news",),
+        forbidden_flags=["slow"],
     )
 
 

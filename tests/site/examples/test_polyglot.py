@@ -1,12 +1,14 @@
 """examples/polyglot: TypeScript adds, Python runs and adds, TypeScript runs."""
 
 import re
+import subprocess
 
 import pytest
 
 from tests.site.examples.conftest import Example
-from tests.support.processes import READY, Program, eventually
-from tests.support.tools import MODULES
+from tests.support.processes import INSTALLED, READY, Program, eventually
+from tests.support.tools import typescript_compiler
+from tests.support.typescript import install_packages
 
 NODE_READY = "Worker connected and looking for jobs"
 
@@ -14,9 +16,7 @@ NODE_READY = "Worker connected and looking for jobs"
 @pytest.fixture
 def installed(example: Example) -> Example:
     """As after `npm install`."""
-    modules = example.folder / "node_modules"
-    modules.mkdir()
-    (modules / "graphile-worker").symlink_to(MODULES / "gw018")
+    install_packages(example.folder)
     return example
 
 
@@ -24,6 +24,31 @@ def wait_until_said(program: Program, words: str) -> None:
     """Node's logger writes to standard output."""
     eventually(lambda: words in program.out or not program.is_running, f"it prints {words!r}")
     assert words in program.out, program.out + program.err
+
+
+@pytest.mark.single_version
+def test_the_typescript_of_the_example_is_generated_and_has_no_type_errors(installed):
+    for words, name in (("--external --typescript", "tasks.ts"), ("--json-schema", "tasks.json")):
+        command = installed.command(f"graphile-worker types --app python_worker {words}")
+        line, _, target = command.partition(" > ")
+        assert target == name
+        # Without a shell, a fork runs it.
+        printed = installed.run(INSTALLED, *line.split()[1:])
+        assert printed == (installed.folder / name).read_text(encoding="utf-8")
+
+    assert installed.type("graphile-worker types --app python_worker --check") == (
+        "0 changes, 0 breaking\n"
+    )
+    add = (installed.folder / "add.ts").read_text()
+    wrong = add.replace("amount: 2", 'amount: "2"').replace("order: 7", "order: null")
+    (installed.folder / "wrong.ts").write_text(wrong)
+    compiler = [str(typescript_compiler()), "--pretty", "false"]
+    done = subprocess.run(compiler, cwd=installed.folder, capture_output=True, text=True)
+    # The lines of both mistakes, and none of the example's own files.
+    assert re.findall(r"^(\S+)\((\d+),", done.stdout, re.MULTILINE) == [
+        ("wrong.ts", "7"),
+        ("wrong.ts", "9"),
+    ]
 
 
 @pytest.mark.single_version

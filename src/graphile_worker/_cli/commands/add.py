@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from graphile_worker._cli.arguments import WHEN, json_option
+from graphile_worker._cli.arguments import POSITIVE_DURATION, WHEN, json_option
 from graphile_worker._cli.settings.flags import current_settings, setting_flags
 from graphile_worker._support.error_format import make_printable
 from graphile_worker.jobs import JobKeyMode, JobKeyModeName
@@ -30,6 +30,12 @@ from graphile_worker.jobs import JobKeyMode, JobKeyModeName
     type=click.Choice([each.value for each in JobKeyMode]),
     help="What to do if a job already has the key (default: replace).",
 )
+@click.option("--unique", metavar="KEY", help="Unique key of a window (default: none).")
+@click.option(
+    "--unique-for",
+    type=POSITIVE_DURATION,
+    help="Length of that window, for example 1d (default: none).",
+)
 @click.option("--flag", "flags", multiple=True, metavar="FLAG", help="Flag of the job; repeatable.")
 @json_option
 @setting_flags("app", "connection", "schema", "ext_schema")
@@ -42,6 +48,8 @@ def add(
     priority: int | None,
     job_key: str | None,
     job_key_mode: JobKeyModeName | None,
+    unique: str | None,
+    unique_for: timedelta | None,
     flags: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -68,9 +76,15 @@ def add(
             job_key=job_key,
             job_key_mode=job_key_mode,
             flags=flags or None,
+            unique=unique,
+            unique_for=unique_for,
         )
     if as_json:
-        click.echo(json.dumps({"id": job.id, "task": task, "run_at": job.run_at.isoformat()}))
+        answer = {"id": job.id, "task": task, "run_at": job.run_at.isoformat()}
+        click.echo(json.dumps(answer | ({"is_duplicate": True} if job.is_duplicate else {})))
+    elif job.is_duplicate:
+        name = make_printable(job.task_identifier)
+        click.echo(f"added nothing: the window of job {job.id} ({name}) is open")
     else:
         click.echo(f"added job {job.id} ({make_printable(job.task_identifier)})")
 

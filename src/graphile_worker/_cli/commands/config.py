@@ -9,12 +9,17 @@ import click
 
 from graphile_worker._cli.arguments import json_option
 from graphile_worker._cli.event_loop import choose_loop_factory
-from graphile_worker._cli.settings.flags import GroupedHelp, current_queue_settings, setting_flags
+from graphile_worker._cli.settings.flags import GroupedHelp, current_settings, setting_flags
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._cli.settings.resolve import resolve_crontab, resolve_tasks_folder
+from graphile_worker._cli.settings.resolve import (
+    resolve_app,
+    resolve_crontab,
+    resolve_tasks_folder,
+)
 from graphile_worker._db.conninfo import resolve_conninfo
 from graphile_worker._settings.definitions import SETTINGS, Setting, SettingKind, iter_settings
 from graphile_worker._settings.values import format_value, to_json_value
+from graphile_worker.tasks.selection import select_tasks
 
 SettingRow = tuple[Setting, SettingValue]
 
@@ -24,9 +29,14 @@ SettingRow = tuple[Setting, SettingValue]
 @setting_flags(*SETTINGS)
 def config(as_json: bool) -> None:
     """Print every setting and its source."""
-    settings = current_queue_settings()
+    settings = current_settings()
+    app = resolve_app(settings)
+    settings = settings.with_app(app)
     # Errors that a worker raises before it connects to the database.
     choose_loop_factory(settings.command_options.loop)
+    options = settings.worker_options
+    if app is not None:
+        select_tasks(app.tasks(), options.only_tasks, options.except_tasks)
     if (connection := settings.value("connection")) is not None:
         resolve_conninfo(connection)
     rows = list(iter_effective_settings(settings))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from graphile_worker._cli.settings.layers import Settings, SettingSource, SettingValue
-from graphile_worker._settings.definitions import SETTINGS, Setting, format_flag
+from graphile_worker._settings.definitions import SETTINGS, Setting, SettingKind, format_flag
 from graphile_worker._settings.values import InvalidValue, format_default, parse_text
 from graphile_worker._support.option_fields import HelpGroup
 from graphile_worker._support.renamed import RENAMED_SETTINGS
@@ -132,6 +132,8 @@ def _build_option(setting: Setting) -> Callable[[Command], Command]:
     def store(context: click.Context, _option: click.Parameter, value: Any) -> None:
         if isinstance(value, bool):
             value = SettingValue(value, SettingSource.FLAG, setting.flag if value else no_flag)
+        if isinstance(value, tuple):
+            value = _join_lists(setting, value)
         if value is not None:
             context.ensure_object(Flags).values[setting.name] = value
 
@@ -147,8 +149,21 @@ def _build_option(setting: Setting) -> Callable[[Command], Command]:
     kind = "|".join(setting.choices) if setting.choices else setting.kind.value.upper()
     metavar = setting.field.metavar or kind
     return click.option(
-        *setting.flags, argument, type=SettingParam(setting), metavar=metavar, **common
+        *setting.flags,
+        argument,
+        type=SettingParam(setting),
+        metavar=metavar,
+        multiple=setting.kind is SettingKind.LIST,
+        **common,
     )
+
+
+def _join_lists(setting: Setting, values: tuple[SettingValue, ...]) -> SettingValue | None:
+    """Return the value of a flag that can be repeated, or None if it is not given."""
+    if not values:
+        return None
+    joined = tuple(name for each in values for name in each.value)
+    return SettingValue(joined, SettingSource.FLAG, setting.flag)
 
 
 def _build_config_option() -> Callable[[Command], Command]:

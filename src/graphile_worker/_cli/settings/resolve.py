@@ -44,6 +44,12 @@ def resolve_app(settings: Settings) -> TaskRouter[Any] | None:
     return load_app(path)
 
 
+def resolve_external_tasks(settings: Settings) -> frozenset[str]:
+    """Return the names of the tasks of the app that other programs run."""
+    app = resolve_app(settings)
+    return frozenset() if app is None else frozenset(app.external_tasks())
+
+
 def resolve_task_source(settings: Settings) -> TaskRouter[Any] | Path | None:
     """Return the app, or else the folder, whose files can then import what they need."""
     if (app := resolve_app(settings)) is not None:

@@ -42,11 +42,17 @@ class LiveScreen:
     """A queue on a terminal, until a key or a signal ends it."""
 
     def __init__(
-        self, database: TransactionalRunner, *, interval: float, is_color_enabled: bool
+        self,
+        database: TransactionalRunner,
+        *,
+        interval: float,
+        is_color_enabled: bool,
+        external_tasks: frozenset[str] = frozenset(),
     ) -> None:
         self._db = database
         self._terminal = Terminal(is_color_enabled=is_color_enabled)
         self._interval = interval
+        self._external_tasks = external_tasks
         self._pacer = PollPacer(interval)
         self._view = View()
         self._history: SnapshotHistory | None = None
@@ -131,7 +137,9 @@ class LiveScreen:
         else:
             history = self._history
             history.add(snapshot)
-        self._alerts = diagnose_queue(history, self._db.schemas)
+        self._alerts = diagnose_queue(
+            history, self._db.schemas, external_tasks=self._external_tasks
+        )
         self._snapshot_at = time.monotonic()
         self._snapshot_interval = self._pacer.compute_pause(snapshot.duration)
         return history

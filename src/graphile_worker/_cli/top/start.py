@@ -14,7 +14,7 @@ import click
 from graphile_worker._cli.history_output import build_ended_json
 from graphile_worker._cli.printing import to_json
 from graphile_worker._cli.settings.layers import Settings
-from graphile_worker._cli.settings.resolve import resolve_schema
+from graphile_worker._cli.settings.resolve import resolve_external_tasks, resolve_schema
 from graphile_worker._cli.top.content import Frame
 from graphile_worker._cli.top.recent import read_recent_history
 from graphile_worker._cli.top.screen import render_all
@@ -46,14 +46,14 @@ def run_top(settings: Settings, *, interval: timedelta, once: bool, as_json: boo
         query_timeout=QUERY_TIMEOUT,
         prepared_statements=True if prepared is None else prepared,
     )
-    seconds = interval.total_seconds()
+    seconds, external = interval.total_seconds(), resolve_external_tasks(settings)
     if once:
-        work = _print_once(database, seconds, as_json=as_json)
+        work = _print_once(database, seconds, external, as_json=as_json)
     elif as_json:
-        work = _print_json_lines(database, seconds)
+        work = _print_json_lines(database, seconds, external)
     else:
         _check_terminal()
-        work = _run_live(database, seconds)
+        work = _run_live(database, seconds, external)
     asyncio.run(_run_and_close(database, work))
 
 
@@ -79,18 +79,28 @@ def _check_terminal() -> None:
         raise ConfigurationError("top needs a terminal to draw on. Add --once or --json.")
 
 
-async def _run_live(database: PsycopgDatabase, seconds: float) -> None:
+async def _run_live(
+    database: PsycopgDatabase, seconds: float, external_tasks: frozenset[str]
+) -> None:
     # Imports termios, which Windows lacks.
     from graphile_worker._cli.top.live import LiveScreen
 
-    await LiveScreen(database, interval=seconds, is_color_enabled=_is_color_enabled()).run()
+    screen = LiveScreen(
+        database,
+        interval=seconds,
+        is_color_enabled=_is_color_enabled(),
+        external_tasks=external_tasks,
+    )
+    await screen.run()
 
 
 def _is_color_enabled() -> bool:
     return has_terminal() and not os.environ.get("NO_COLOR")
 
 
-async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: bool) -> None:
+async def _print_once(
+    database: PsycopgDatabase, seconds: float, external_tasks: frozenset[str], *, as_json: bool
+) -> None:
     # Rates need two snapshots. The first reads only the counters, which costs almost nothing.
     counters = await take_counter_snapshot(database)
     await asyncio.sleep(seconds)
@@ -98,11 +108,11 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
     history.add_counters(counters)
     recent = await read_recent_history(database, history.last)
     if as_json:
-        _print_json_line(history, recent, database.schemas)
+        _print_json_line(history, recent, database.schemas, external_tasks)
         return
     frame = Frame(
         history=history,
-        alerts=diagnose_queue(history, database.schemas),
+        alerts=diagnose_queue(history, database.schemas, external_tasks=external_tasks),
         schemas=database.schemas,
         view=View(),
         columns=shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns,
@@ -115,20 +125,26 @@ async def _print_once(database: PsycopgDatabase, seconds: float, *, as_json: boo
         click.echo(render_ansi(line, is_color_enabled=True) if has_color else render_plain(line))
 
 
-async def _print_json_lines(database: PsycopgDatabase, seconds: float) -> None:
+async def _print_json_lines(
+    database: PsycopgDatabase, seconds: float, external_tasks: frozenset[str]
+) -> None:
     history, pacer = SnapshotHistory(await take_snapshot(database)), PollPacer(seconds)
     while True:
         recent = await read_recent_history(database, history.last)
-        _print_json_line(history, recent, database.schemas)
+        _print_json_line(history, recent, database.schemas, external_tasks)
         sys.stdout.flush()
         await asyncio.sleep(pacer.compute_pause(history.last.duration))
         history.add(await take_snapshot(database))
 
 
 def _print_json_line(
-    history: SnapshotHistory, recent: RecentHistory | None, schemas: Schemas
+    history: SnapshotHistory,
+    recent: RecentHistory | None,
+    schemas: Schemas,
+    external_tasks: frozenset[str],
 ) -> None:
-    snapshot, alerts = history.last, diagnose_queue(history, schemas)
+    snapshot = history.last
+    alerts = diagnose_queue(history, schemas, external_tasks=external_tasks)
     values = {
         "now": snapshot.now,
         "took": snapshot.duration,

@@ -42,6 +42,7 @@ _CONSTRAINT_ERRORS = {
     "job_queues_queue_name_check": ("queue_name", "at most 128 characters", "GWBQN"),
     "jobs_key_check": ("job_key", "1 to 512 characters", "GWBJK"),
     "jobs_max_attempts_check": ("max_attempts", "must be at least 1", "GWBMA"),
+    "unique_keys_key_check": ("unique", "1 to 512 characters", "22023"),
 }
 
 _SQLSTATE_ERRORS = {
@@ -58,6 +59,12 @@ _SQLSTATE_ERRORS = {
     "GWBKM": ("job_key_mode", "expected one of replace, preserve_run_at, unsafe_dedupe"),
     "GWNOR": ("job_key", "stayed locked by other sessions"),
 }
+
+
+def has_windows(specs: Iterable[JobSpec]) -> bool:
+    """Return whether one of the specs has a unique key."""
+    # A value that is not a spec is rejected later.
+    return any(getattr(spec, "unique", None) is not None for spec in specs)
 
 
 def plan_add_job(
@@ -217,7 +224,7 @@ def encode_specs(
     specs: Sequence[JobSpec], payloads: Sequence[str | None], positions: Iterable[int]
 ) -> str:
     """Encode the specs at these positions as the argument of add_jobs.sql."""
-    listing = [_encode_spec(specs[index], payloads[index]) for index in positions]
+    listing = [encode_spec(specs[index], payloads[index]) for index in positions]
     return json.dumps(listing, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -315,7 +322,8 @@ def _plan_fill_names(rows: Sequence[Row], specs: Sequence[JobSpec]) -> Plan[list
     ]
 
 
-def _encode_spec(spec: JobSpec, payload: str | None) -> dict[str, Any]:
+def encode_spec(spec: JobSpec, payload: str | None) -> dict[str, Any]:
+    """Encode a spec as an element of the argument of add_jobs.sql."""
     fields: dict[str, Any] = {
         "identifier": spec.identifier,
         "preserve_run_at": spec.job_key_mode == JobKeyMode.PRESERVE_RUN_AT,

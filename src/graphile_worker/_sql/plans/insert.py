@@ -48,6 +48,8 @@ class DirectInserts:
     """Whether the connections belong to the caller, whose transaction an error would abort."""
     notify: bool = True
     """Whether workers are notified at the commit. If not, jobs with keys are inserted too."""
+    can_use_windows: bool = field(default=False, init=False)
+    """Whether the companion schema was found to have unique keys."""
     _has_added: bool = field(default=False, init=False)
     _is_inspected: bool = field(default=False, init=False)
     _version: str | None = field(default=None, init=False)

@@ -38,7 +38,7 @@ from graphile_worker._sql.queries.pauses import (
 from graphile_worker._sql.query import Plan, Transaction
 from graphile_worker._support.durations import format_exact_duration
 from graphile_worker.errors import JobSpecError, QueueBusy, SchemaError
-from graphile_worker.jobs import check_name, check_run_at, check_text
+from graphile_worker.jobs import MAX_QUEUE_NAME_LENGTH, check_name, check_run_at, check_text
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def plan_pause_queue(
         SchemaMissing: The schema is not installed.
         SchemaError: The companion schema cannot store the end of the pause, or this role may not.
     """
-    check_name("queue_name", name, 128, "GWBQN")
+    check_name("queue_name", name, MAX_QUEUE_NAME_LENGTH, "GWBQN")
     _check_arguments(duration, reason)
     label = _build_label(AuditAction.PAUSE, PauseKind.QUEUE, name, actor, reason, duration)
 

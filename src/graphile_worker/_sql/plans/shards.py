@@ -1,9 +1,11 @@
 """Plans about the jobs of a shard whose keys may move to another one."""
 
 from collections.abc import Callable
+from datetime import datetime
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
+from graphile_worker._sql.plans.unique import plan_require_unique_keys
 from graphile_worker._sql.queries.shards import (
     DatabaseIdentity,
     count_shard_jobs,
@@ -12,6 +14,7 @@ from graphile_worker._sql.queries.shards import (
     lock_keyed_job,
     lock_used_queue,
 )
+from graphile_worker._sql.queries.unique_keys import lock_open_window
 from graphile_worker._sql.query import Plan
 from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import JobSpec
@@ -33,13 +36,20 @@ def plan_identify() -> Plan[DatabaseIdentity]:
     return identity
 
 
-def plan_lock_kept(spec: JobSpec) -> Plan[bool]:
+def plan_lock_kept(
+    spec: JobSpec, schemas: Schemas, decided_at: datetime | None = None
+) -> Plan[bool]:
     """Return whether this database holds a job with the key or in the queue of a spec.
 
-    That job stays until the end of the transaction.
+    Or an open window of its unique key, at the time `decided_at` or now. The job or the window
+    stays until the end of the transaction.
     """
     if spec.job_key is not None and (yield lock_keyed_job(spec.job_key)):
         return True
+    if spec.unique is not None:
+        yield from plan_require_unique_keys(schemas)
+        if (yield lock_open_window(spec.unique, decided_at)):
+            return True
     return spec.queue_name is not None and bool((yield lock_used_queue(spec.queue_name)))
 
 

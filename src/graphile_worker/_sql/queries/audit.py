@@ -29,6 +29,8 @@ class AuditAction(StrEnum):
     CRON_RUN = "cron run"
     PAUSE = "pause"
     RESUME = "resume"
+    LIMITS_SET = "limits set"
+    LIMITS_RESET = "limits reset"
     CLEANUP = "cleanup"
     HISTORY_SET = "history set"
     HISTORY_PRUNE = "history prune"

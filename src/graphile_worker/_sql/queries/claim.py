@@ -151,6 +151,9 @@ claim_jobs_unindexed = partial(_build_claim_query, "claim_jobs_unindexed")
 claim_plain_jobs = partial(_build_claim_query, "claim_plain_jobs")
 claim_soonest_jobs = partial(_build_claim_query, "claim_soonest_jobs")
 
+# At most one job. The same holds.
+claim_first_job = partial(_build_claim_query, "claim_first_job")
+
 # Around the position of a job that `claim_jobs` found behind many others. The same holds.
 claim_jobs_around = partial(_build_claim_query, "claim_jobs_around")
 
@@ -336,6 +339,7 @@ def _read_scanned_jobs(rows: Sequence[Row], tasks: Mapping[int, str]) -> list[Cl
 
 
 _CLAIM_READERS = {
+    "claim_first_job": _read_plain_jobs,
     "claim_plain_jobs": _read_plain_jobs,
     "claim_soonest_jobs": _read_soonest_jobs,
     "claim_jobs": _read_scanned_jobs,

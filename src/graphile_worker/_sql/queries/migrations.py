@@ -22,6 +22,8 @@ EXT_STEPS = (
     "0005_samples",
     "0006_history",
     "0007_pauses",
+    "0008_limits",
+    "0009_unique",
 )
 
 # In the order of their scripts. The catalog shows which exist, not the ledger: an index can be

@@ -123,8 +123,11 @@ def get_queue_holder(queue_id: int) -> Query[tuple[int, str | None] | None]:
     return Query("get_queue_holder", (queue_id,), lambda rows: _read_pair(rows) if rows else None)
 
 
-def count_jobs_ahead(job_id: int, tasks: list[str] | None, max_count: int) -> Query[int]:
-    return Query("count_jobs_ahead", (job_id, tasks, max_count), read_count)
+def count_jobs_ahead(
+    job_id: int, tasks: list[str] | None, max_count: int
+) -> Query[tuple[int, bool]]:
+    """Count the jobs that run before a job, and return whether there may be more."""
+    return Query("count_jobs_ahead", (job_id, tasks, max_count), lambda rows: tuple(rows[0]))
 
 
 def count_queue_ahead(job_id: int, max_count: int) -> Query[int]:

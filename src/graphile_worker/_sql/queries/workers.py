@@ -31,6 +31,7 @@ MAX_TASK_NAMES = 100
 
 # The member of the details of a pool that lists its cron items.
 CRONTAB_KEY = "crontab"
+LIMITS_KEY = "limits"
 
 # The start of the error that Python and Rust workers write to jobs of a dead pool.
 RECOVERED_MESSAGE = "Job recovered after worker interruption"

@@ -7,7 +7,11 @@ grant select, update on :ext_schema.history to :"role";
 grant select, insert on :ext_schema.outcomes, :ext_schema.attempts to :"role";
 grant select, insert, update, delete on :ext_schema.progress to :"role";
 grant select, insert, update, delete on :ext_schema.pauses to :"role";
-grant execute on function :ext_schema.rotate_history to :"role";
+grant select, insert, update on :ext_schema.limits, :ext_schema.slots, :ext_schema.rates to :"role";
+grant select, insert, update, delete on :ext_schema.unique_keys to :"role";
+grant execute
+  on function :ext_schema.rotate_history, :ext_schema.add_unique_job, :ext_schema.add_unique_jobs
+  to :"role";
 grant truncate
   on :ext_schema.outcomes_0, :ext_schema.outcomes_1, :ext_schema.outcomes_2,
     :ext_schema.outcomes_3, :ext_schema.outcomes_4, :ext_schema.outcomes_5,

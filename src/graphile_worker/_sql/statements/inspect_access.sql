@@ -31,7 +31,8 @@ from (
     ($2::text, 'migrations', 'select'),
     ($2::text, 'pools', 'select insert update delete'),
     ($2::text, 'recoveries', 'select insert update delete'),
-    ($2::text, 'pauses', 'select insert update delete')
+    ($2::text, 'pauses', 'select insert update delete'),
+    ($2::text, 'unique_keys', 'select insert update delete')
 ) as needed (schema_name, name, privileges)
 join pg_catalog.pg_namespace as schemas on schemas.nspname = needed.schema_name
 join pg_catalog.pg_class as relations

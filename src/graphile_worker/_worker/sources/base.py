@@ -98,6 +98,15 @@ class JobSource(ABC):
         """Return the number of fetched jobs that wait for a worker."""
         return len(self._buffer.jobs)
 
+    @property
+    def waiting_count(self) -> int:
+        """Return the number of workers that wait for a job."""
+        return 0 if self._buffer.is_closed else len(self._buffer.prune_waiters())
+
+    def deliver(self, claimed: ClaimedJob) -> None:
+        """Start a job on a worker that waits."""
+        self._buffer.prune_waiters().popleft().deliver(claimed)
+
     def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         """Forget a job after its outcome was written, which freed its named queue."""
         self._claimer.forget(claimed)
@@ -142,7 +151,8 @@ class JobSource(ABC):
 
     async def _claim(self, limit: int) -> list[ClaimedJob] | None:
         """Fetch up to `limit` jobs. If that fails, wait for the backoff and return None."""
-        self._emit_for_waiters(GetJobStarted, self._buffer.prune_waiters())
+        if self._hooks.has_listeners(GetJobStarted):
+            self._emit_for_waiters(GetJobStarted, self._buffer.prune_waiters())
         try:
             claimed_jobs = await self._claimer.claim(limit)
         except (Exception, asyncio.CancelledError) as error:

@@ -39,6 +39,20 @@ class DirectSource(JobSource):
             count = 1
         self._missed_wakes += count - self._wake_idle(count)
 
+    @property
+    def waiting_count(self) -> int:
+        while self._idle_waiters and not self._idle_waiters[0].is_waiting:
+            self._idle_waiters.popleft()
+        return super().waiting_count + len(self._idle_waiters)
+
+    def deliver(self, claimed: ClaimedJob) -> None:
+        idle = self._idle_waiters
+        while idle:
+            if (waiter := idle.popleft()).is_waiting:
+                waiter.deliver(claimed)
+                return
+        super().deliver(claimed)
+
     def forget(self, claimed: ClaimedJob, *, may_run_again: bool = False) -> None:
         self._claimer.forget(claimed)
         if claimed.queue_id is not None:

@@ -96,6 +96,8 @@ class PollTimings:
     """The shortest time between two snapshots."""
     light_interval: float = 5.0
     """The shortest time between two looks at indexes."""
+    snapshot_pause_factor: float = SNAPSHOT_PAUSE_FACTOR
+    """How many times the duration of a snapshot to wait after it."""
     retry_interval: float = 2.0
     """The time between attempts in an outage."""
     linger: float = 30.0
@@ -183,6 +185,7 @@ class Poller:
         database: PsycopgDatabase,
         *,
         timings: PollTimings = DEFAULT_TIMINGS,
+        external_tasks: frozenset[str] = frozenset(),
         may_change: Callable[[], bool] = lambda: False,
         on_update: Callable[[], object] = lambda: None,
         on_stop: Callable[[], Awaitable[object]] | None = None,
@@ -193,6 +196,7 @@ class Poller:
         self._db = database
         self._schemas = database.schemas
         self._timings = timings
+        self._external_tasks = external_tasks
         self._may_change = may_change
         self._on_update = on_update
         self._on_stop = on_stop
@@ -201,7 +205,7 @@ class Poller:
             # A longest pause would exceed the budget on a large table.
             return PollPacer(interval, factor=factor, max_pause=math.inf)
 
-        self._snapshot_pacer = build_pacer(timings.interval, SNAPSHOT_PAUSE_FACTOR)
+        self._snapshot_pacer = build_pacer(timings.interval, timings.snapshot_pause_factor)
         self._light_pacer = build_pacer(timings.light_interval)
         self._counter_pacer = build_pacer(timings.interval)
         self._recent_pacer = build_pacer(timings.interval)
@@ -389,12 +393,14 @@ class Poller:
         pause = self._timings.retry_interval
         if code == "timeout":
             first = max(pause, PAUSE_AFTER_TIMEOUT_SECONDS if self.latest is not None else 0.0)
-            budget = max(first, self._timings.snapshot_timeout * SNAPSHOT_PAUSE_FACTOR)
+            budget = max(
+                first, self._timings.snapshot_timeout * self._timings.snapshot_pause_factor
+            )
             pause = min(first * 2.0**self._timeout_count, budget)
             self._timeout_count += 1
         elif code == INTERNAL_ERROR:
             # The statements themselves may have taken long.
-            pause = max(pause, (now - self._look_started_at) * SNAPSHOT_PAUSE_FACTOR)
+            pause = max(pause, (now - self._look_started_at) * self._timings.snapshot_pause_factor)
         self._next_snapshot_at = now + pause
         self._soonest_snapshot_at = self._next_snapshot_at
         self._next_light_at = self._next_counters_at = now + self._timings.retry_interval
@@ -426,9 +432,12 @@ class Poller:
         pause = own_pause + debt
         self._next_snapshot_at = now + pause
         self._soonest_snapshot_at = now + min(own_pause, duration * SOON_PAUSE_FACTOR) + debt
-        self._budget_kept_at = now + min(own_pause, duration * SNAPSHOT_PAUSE_FACTOR) + debt
+        self._budget_kept_at = (
+            now + min(own_pause, duration * self._timings.snapshot_pause_factor) + debt
+        )
         self._next_light_at = now + self._timings.light_interval
         self._next_counters_at = now + self._timings.interval
+        findings = diagnose_queue(history, self._schemas, external_tasks=self._external_tasks)
         oldest = max(snapshot.tasks, key=lambda task: task.oldest_ready or -1.0, default=None)
         has_ready = oldest is not None and oldest.oldest_ready is not None
         rates = history.rates
@@ -437,7 +446,7 @@ class Poller:
             snapshot=snapshot,
             taken_at=now,
             history=history,
-            findings=tuple(diagnose_queue(history, self._schemas)),
+            findings=tuple(findings),
             rates=rates,
             now=snapshot.now,
             oldest_ready=snapshot.oldest_ready,

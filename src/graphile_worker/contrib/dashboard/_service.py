@@ -138,6 +138,7 @@ class Service:
         self.poller = Poller(
             open_database(1),
             timings=timings,
+            external_tasks=frozenset() if app is None else frozenset(app.external_tasks()),
             may_change=lambda: not self.is_read_only,
             on_update=self._send_overview,
             on_stop=self._close_connections,

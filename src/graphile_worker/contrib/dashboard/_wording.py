@@ -1,6 +1,5 @@
 """The sentences, titles and figures of the dashboard, which the browser shows as they are."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -76,11 +75,10 @@ def write_sentence(text: str) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Format seconds with at most two units: `6 m 12 s`."""
+    """Format seconds with at most two units: `6m12s`."""
     if 0 < seconds < 1:
-        return f"{max(1, round(seconds * 1000))} ms"
-    text = format_duration(timedelta(seconds=max(0.0, seconds))).replace(".0s", "s")
-    return re.sub("([a-z]+)", r" \1 ", text).strip()
+        return f"{max(1, round(seconds * 1000))}ms"
+    return format_duration(timedelta(seconds=max(0.0, seconds))).replace(".0s", "s")
 
 
 def format_rate(per_second: float) -> str:

@@ -193,14 +193,11 @@ class DjangoApp(App[None]):
         return {name: task for name, task in tasks.items() if name in chosen}
 
     def cron_items(self) -> list[ParsedCronItem]:
-        """List the cron items. A worker of another database than the app's has none."""
-        if self.alias != app.alias:
-            return []
-        items = super().cron_items()
-        if self._choose_tasks is None:
-            return items
-        chosen = self.tasks()
-        return [item for item in items if item.task in chosen]
+        """List the cron items. A worker of another database than the app's has none.
+
+        A worker of some of the tasks has all of them: another one may not be running.
+        """
+        return super().cron_items() if self.alias == app.alias else []
 
     def _find(self, identifier: str) -> Task[..., Any] | None:
         return super()._find(identifier) or get_job_tasks(self).get(identifier)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from django.core.management.base import CommandError
 
+from graphile_worker._settings.values import split_list
 from graphile_worker.contrib.django._selection import TaskSelection
 
 # Flags with a value.
@@ -24,7 +25,7 @@ OTHER_WORK = frozenset(
     {
         *("init", "demo", "migrate", "add", "jobs", "history", "workers", "pause", "resume"),
         *("audit", "bench", "cron", "tune", "doctor", "top", "dashboard", "exporter", "config"),
-        "shards",
+        *("limits", "shards", "types"),
         *("-h", "--help", "--version", "--schema-only", "--cleanup"),
     }
 )
@@ -72,12 +73,20 @@ class Arguments:
     def selection(self) -> TaskSelection | None:
         """The choice of tasks, or None for all."""
         selection = TaskSelection(
-            only=tuple(self.values.get("--only", ())),
-            excluded=tuple(self.values.get("--except", ())),
+            only=self._list_tasks("--only"),
+            excluded=self._list_tasks("--except"),
             queues=tuple(self.values.get("--queue", ())),
             excluded_queues=tuple(self.values.get("--exclude-queue", ())),
         )
         return None if selection == TaskSelection() else selection
+
+    def _list_tasks(self, flag: str) -> tuple[str, ...]:
+        """Return the names that a flag lists, as `graphile-worker` reads the flag."""
+        texts = self.values.get(flag, [])
+        names = tuple(name for text in texts for name in split_list(text))
+        if texts and not names:
+            raise CommandError(f"{flag} needs the name of a task.")
+        return names
 
     @property
     def runs_worker(self) -> bool:

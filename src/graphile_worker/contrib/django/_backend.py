@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core import checks
@@ -63,12 +63,16 @@ class GraphileTask(Task):
         job_key: Unique key, by which a later call replaces the job.
         job_key_mode: What to do when a job already has the key.
         serial: Named queue of the worker. Its jobs run one at a time.
+        unique: Unique key of a window: while it is open, no other job is added with it.
+        unique_for: Length of the window, which stays open when the job ends.
     """
 
     max_attempts: int | None = None
     job_key: str | None = None
     job_key_mode: JobKeyMode | JobKeyModeName | None = None
     serial: str | None = None
+    unique: str | None = None
+    unique_for: timedelta | None = None
 
     def using(self, **changes: Any) -> "GraphileTask":
         """Return a copy of this task with other options.
@@ -249,6 +253,8 @@ class GraphileBackend(BaseTaskBackend):
                 job_key=choose("job_key"),
                 job_key_mode=choose("job_key_mode"),
                 queue_name=choose("serial"),
+                unique=choose("unique"),
+                unique_for=choose("unique_for"),
             )
         except JobSpecError as error:
             raise InvalidTask(str(error)) from error

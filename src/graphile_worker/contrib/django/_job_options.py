@@ -30,6 +30,8 @@ class TaskJobOptions:
     job_key: str | None = None
     job_key_mode: JobKeyMode | JobKeyModeName | None = None
     serial: str | None = None
+    unique: str | None = None
+    unique_for: timedelta | None = None
 
 
 NO_OPTIONS = TaskJobOptions()
@@ -45,6 +47,8 @@ def job_options(
     job_key: str | None = None,
     job_key_mode: JobKeyMode | JobKeyModeName | None = None,
     serial: str | None = None,
+    unique: str | None = None,
+    unique_for: timedelta | None = None,
 ) -> Callable[[F], F]:
     """Set options of this queue for a task of `django.tasks`. Write it below `@task`.
 
@@ -61,6 +65,8 @@ def job_options(
         job_key: Unique key, by which a later call replaces the job.
         job_key_mode: What to do when a job already has the key.
         serial: Named queue of the worker. Its jobs run one at a time.
+        unique: Unique key of a window: while it is open, no other job is added with it.
+        unique_for: Length of the window, which stays open when the job ends.
 
     Returns:
         A decorator, which returns the function unchanged.
@@ -84,6 +90,8 @@ def job_options(
         job_key=job_key,
         job_key_mode=job_key_mode,
         serial=serial,
+        unique=unique,
+        unique_for=unique_for,
     )
     TaskOptions(max_attempts=max_attempts, retry=retry, timeout=timeout, run_in=run_in)
     JobSpec(
@@ -92,6 +100,8 @@ def job_options(
         max_attempts=max_attempts,
         job_key=job_key,
         job_key_mode=job_key_mode,
+        unique=unique,
+        unique_for=unique_for,
     )
 
     def mark(function: F) -> F:

@@ -1,15 +1,18 @@
 """Which tasks a worker runs: `--only`, `--except`, `--queue` and `--exclude-queue`."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from graphile_worker._settings.definitions import SETTINGS
+from graphile_worker._settings.values import parse_text
 from graphile_worker._support.text import suggest
 from graphile_worker.contrib.django._app import DjangoApp
 from graphile_worker.contrib.django._registry import find_registered, serve_queues
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.tasks import Task
+from graphile_worker.tasks.selection import find_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +28,22 @@ class TaskSelection:
     def from_text(cls, text: str) -> "TaskSelection":
         """Read what `to_text` wrote."""
         return cls(**{name: tuple(values) for name, values in json.loads(text).items()})
+
+    def take_variables(self, environment: dict[str, str]) -> "TaskSelection":
+        """Return the choice with that of the settings, without what flags override.
+
+        Args:
+            environment: The settings of the worker. Those of the choice are removed.
+        """
+        only, excluded = (
+            parse_text(SETTINGS[name], environment.pop(SETTINGS[name].variable, ""))
+            for name in ("only_tasks", "except_tasks")
+        )
+        return replace(
+            self,
+            only=self.only or (() if self.queues else only),
+            excluded=self.excluded or excluded,
+        )
 
     def apply(self, app: DjangoApp) -> DjangoApp:
         """Return an app with the chosen tasks.
@@ -53,9 +72,9 @@ class TaskSelection:
         queues = group_by_queue(tasks)
         chosen = set(tasks)
         if self.only or self.queues:
-            chosen = _find_tasks("--only", self.only, tasks)
+            chosen = find_tasks("--only", self.only, tasks)
             chosen |= _find_queues("--queue", self.queues, queues)
-        chosen -= _find_tasks("--except", self.excluded, tasks)
+        chosen -= find_tasks("--except", self.excluded, tasks)
         chosen -= _find_queues("--exclude-queue", self.excluded_queues, queues)
         if not chosen:
             raise ConfigurationError("no tasks left to run. Exclude fewer tasks or queues.")
@@ -70,16 +89,6 @@ def group_by_queue(tasks: Mapping[str, Task[..., Any]]) -> dict[str, set[str]]:
         if found is not None:
             queues.setdefault(found[1], set()).add(identifier)
     return queues
-
-
-def _find_tasks(flag: str, names: Iterable[str], identifiers: Collection[str]) -> set[str]:
-    for name in names:
-        if name not in identifiers:
-            known = ", ".join(sorted(identifiers)) or "none"
-            raise ConfigurationError(
-                f"{flag}: unknown task {name!r}{suggest(name, identifiers)} Known tasks: {known}"
-            )
-    return set(names)
 
 
 def _find_queues(flag: str, names: Iterable[str], queues: dict[str, set[str]]) -> set[str]:

@@ -28,6 +28,8 @@ class DoctorOptions:
     """Whether your workers use LISTEN."""
     prepared_statements: bool = True
     """Whether your workers use prepared statements."""
+    external_tasks: frozenset[str] = frozenset()
+    """The external tasks of your app, whose workers do not report their tasks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +50,10 @@ class DiagnosticContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueContext(DiagnosticContext):
-    """The snapshots of a queue."""
+    """The snapshots of a queue, and the tasks that other programs run."""
 
     history: SnapshotHistory
+    external_tasks: frozenset[str] = frozenset()
 
     @property
     def snapshot(self) -> Snapshot:

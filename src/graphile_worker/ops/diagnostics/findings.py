@@ -67,6 +67,7 @@ class FindingId(StrEnum):
     QUEUE_BLOCKED = "queue-blocked"
     QUEUE_PAUSED = "queue-paused"
     TASK_PAUSED = "task-paused"
+    LIMIT_NOT_SHARED = "limit-not-shared"
     PERMANENTLY_FAILED = "permanently-failed"
     FAILING = "failing"
     STALE_LOCKS = "stale-locks"
@@ -102,6 +103,7 @@ QUEUE_FINDINGS = frozenset(
         FindingId.UNHANDLED_TASK,
         FindingId.LATE,
         FindingId.QUEUE_BLOCKED,
+        FindingId.LIMIT_NOT_SHARED,
         FindingId.QUEUE_PAUSED,
         FindingId.TASK_PAUSED,
         FindingId.PERMANENTLY_FAILED,

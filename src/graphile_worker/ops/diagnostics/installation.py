@@ -41,6 +41,7 @@ REGISTRY_TABLES = ("pools", "recoveries")
 PRIVILEGE_EFFECTS = (
     ((*REGISTRY_TABLES, "migrations"), "jobs of a dead worker may stay locked for four hours"),
     (("pauses",), "workers may run jobs of paused tasks, and may not end pauses in time"),
+    (("unique_keys",), "jobs with unique keys may not be added, and expired keys stay"),
 )
 
 ID_USE = "every added job uses up an id of its task and of its queue"

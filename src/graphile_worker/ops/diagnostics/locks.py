@@ -15,7 +15,13 @@ from graphile_worker.ops.diagnostics.findings import (
     SubjectKind,
 )
 from graphile_worker.ops.pauses import PAUSED_PREFIX, Pause, PauseKind, format_pause, is_overdue
-from graphile_worker.ops.pools import PoolHealth, PoolInfo, list_alive_pools
+from graphile_worker.ops.pools import (
+    PoolHealth,
+    PoolInfo,
+    build_unknown_pool,
+    find_task_limits,
+    list_alive_pools,
+)
 from graphile_worker.ops.snapshot import LockedJob, LockedQueue
 from graphile_worker.ops.states import JobState
 from graphile_worker.ops.text import format_seconds, limit_lines
@@ -127,6 +133,31 @@ def check_paused_tasks(context: QueueContext) -> Iterator[Finding]:
             shell=context.format_command("resume task", pause.name),
             affected=count,
             subject=Subject(SubjectKind.TASK, pause.name),
+        )
+
+
+def check_unshared_limits(context: QueueContext) -> Iterator[Finding]:
+    """Report jobs of tasks with a limit that a Node or Rust worker runs: it ignores limits."""
+    limits = find_task_limits(context.snapshot.pools)
+    pools = {pool.id: pool for pool in context.snapshot.pools}
+    jobs: dict[str, list[LockedJob]] = defaultdict(list)
+    for job in context.snapshot.locked:
+        pool_id = job.pool_id or ""
+        runtime = (pools.get(pool_id) or build_unknown_pool(pool_id)).runtime
+        if job.task_identifier in limits and runtime != "python":
+            jobs[job.task_identifier].append(job)
+    for task, locked in sorted(jobs.items()):
+        names = ", ".join(map(repr, sorted(limits[task])))
+        yield Finding(
+            id=FindingId.LIMIT_NOT_SHARED,
+            severity=Severity.WARNING,
+            title=f"{pluralize(len(locked), 'job')} of {task} beside the limit of the task",
+            evidence=(
+                f"{locked[0].pool_id} has locked job {locked[0].id}, and ignores limit {names}",
+            ),
+            advice="Limits hold for Python workers. Remove the task from other workers.",
+            affected=len(locked),
+            subject=Subject(SubjectKind.TASK, task),
         )
 
 

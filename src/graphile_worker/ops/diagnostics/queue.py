@@ -43,7 +43,10 @@ MAX_ERROR_CHARS = 200
 
 
 def diagnose_queue(
-    history: SnapshotHistory, schemas: Schemas, thresholds: Thresholds = DEFAULT_THRESHOLDS
+    history: SnapshotHistory,
+    schemas: Schemas,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    external_tasks: frozenset[str] = frozenset(),
 ) -> list[Finding]:
     """Find the problems of a queue, the worst first.
 
@@ -51,8 +54,11 @@ def diagnose_queue(
         history: The last snapshot, and those before it if there are any.
         schemas: The schemas of the queue.
         thresholds: The limits beyond which a value is a problem.
+        external_tasks: The tasks that other programs run, which do not report their tasks.
     """
-    context = QueueContext(history=history, schemas=schemas, thresholds=thresholds)
+    context = QueueContext(
+        history=history, schemas=schemas, thresholds=thresholds, external_tasks=external_tasks
+    )
     findings = [each for rule in RULES for each in rule(context)]
     if any(each.id is FindingId.NO_WORKERS for each in findings):
         # Without a worker, every task is late.
@@ -129,6 +135,9 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
 
     def build(task: TaskCount) -> Finding:
         nearest = difflib.get_close_matches(task.identifier, served, n=1)
+        advice = "Start a worker that has the task, or fix the name where jobs are added."
+        if task.identifier in context.external_tasks:
+            nearest, advice = [], "Start the program that runs this external task."
         return Finding(
             id=FindingId.UNHANDLED_TASK,
             severity=Severity.CRITICAL,
@@ -136,7 +145,7 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
             f"{pluralize(task[JobState.READY], 'job')} ready for up to "
             f"{format_seconds(task.oldest_ready)}",
             evidence=(*[f"did you mean {name!r}?" for name in nearest], *listed),
-            advice="Start a worker that has the task, or fix the name where jobs are added.",
+            advice=advice,
             shell=context.format_command("jobs why", str(task.first_ready)),
             affected=task[JobState.READY],
             subject=Subject(SubjectKind.TASK, task.identifier),
@@ -295,6 +304,7 @@ RULES: tuple[Rule, ...] = (
     locks.check_unregistered_workers,
     _limit(locks.check_paused_queues),
     _limit(locks.check_paused_tasks),
+    _limit(locks.check_unshared_limits),
 )
 
 
@@ -340,7 +350,8 @@ def _list_unhandled_tasks(context: QueueContext) -> list[TaskCount]:
 def _is_unhandled(task: TaskCount, context: QueueContext) -> bool:
     if task.running:
         return False
-    served = is_served(context.snapshot.pools, task.identifier)
+    is_external = task.identifier in context.external_tasks
+    served = None if is_external else is_served(context.snapshot.pools, task.identifier)
     if served is not None:
         return not served
     window = context.thresholds.unhandled_window

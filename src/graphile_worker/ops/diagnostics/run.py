@@ -207,7 +207,9 @@ class _DiagnosticRun:
         snapshot = yield from plan_snapshot(self._schemas, thresholds.max_transaction_age)
         self._can_judge = True
         known = {each.id for each in self._findings}
-        findings = diagnose_queue(SnapshotHistory(snapshot), self._schemas, thresholds)
+        findings = diagnose_queue(
+            SnapshotHistory(snapshot), self._schemas, thresholds, context.options.external_tasks
+        )
         return [each for each in findings if each.id not in known]
 
     async def _run_checks(

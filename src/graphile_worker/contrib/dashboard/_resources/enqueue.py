@@ -1,9 +1,18 @@
 """Add a job, and check its payload by the signature of its task."""
 
 import difflib
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
-from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter, Problem
+from graphile_worker._support.durations import parse_duration
+from graphile_worker.contrib.dashboard._api import (
+    COMPANION_MISSING,
+    ApiRequest,
+    ApiRoute,
+    Parameter,
+    Problem,
+)
 from graphile_worker.contrib.dashboard._resources._common import (
     check_storable,
     get_sample,
@@ -14,7 +23,7 @@ from graphile_worker.contrib.dashboard._resources._common import (
     reject,
 )
 from graphile_worker.contrib.dashboard._users import Permission
-from graphile_worker.errors import JobSpecError
+from graphile_worker.errors import JobSpecError, SchemaError
 from graphile_worker.jobs import JobSpec
 from graphile_worker.ops.adding import (
     find_payload_problems,
@@ -48,7 +57,9 @@ async def add_job(request: ApiRequest) -> object:
         added = await service.change(limit_plan(plan, service.schemas, service.limits))
     except JobSpecError as error:
         raise reject(str(error), problems=[_show_spec_error(error)]) from error
-    return {"id": added.id, "is_new": added.is_new}
+    except SchemaError as error:
+        raise Problem(409, COMPANION_MISSING, str(error)) from error
+    return {"id": added.id, "is_new": added.is_new, "is_duplicate": added.is_duplicate}
 
 
 async def check_job(request: ApiRequest) -> object:
@@ -76,7 +87,7 @@ async def check_job(request: ApiRequest) -> object:
 
 async def _list_known_tasks(request: ApiRequest) -> list[str]:
     app = request.service.app
-    names = set() if app is None else {*app.tasks()}
+    names = set() if app is None else {*app.tasks(), *app.external_tasks()}
     snapshot = (await get_sample(request)).snapshot
     names |= {*list_served_tasks(snapshot.pools)}
     return sorted(names | {task.identifier for task in snapshot.tasks})
@@ -111,11 +122,21 @@ def _read_spec(request: ApiRequest) -> tuple[JobSpec, str | None]:
             job_key=read_text(body, "job_key"),
             job_key_mode=mode,
             flags=flags or None,
+            unique=read_text(body, "unique"),
+            unique_for=_read_length(body, "unique_for"),
             **numbers,
         )
     except JobSpecError as error:
         raise reject(str(error), problems=[_show_spec_error(error)]) from error
     return spec, payload
+
+
+def _read_length(body: Mapping[str, Any], name: str) -> timedelta | None:
+    text = read_text(body, name)
+    length = None if text is None else parse_duration(text)
+    if text is not None and length is None:
+        raise reject(f"{name} must be a duration such as 1d")
+    return length
 
 
 def _show_spec_error(error: JobSpecError) -> dict[str, str]:
@@ -132,6 +153,8 @@ BODY = (
     Parameter(name="job_key", help="Unique key."),
     Parameter(name="job_key_mode", help="replace, preserve_run_at or unsafe_dedupe."),
     Parameter(name="flags", kind=list, help="Flags."),
+    Parameter(name="unique", help="Unique key of a window, in which no other job is added."),
+    Parameter(name="unique_for", help="Length of the window, such as 1d. Required with unique."),
 )
 
 ROUTES = (
@@ -142,7 +165,7 @@ ROUTES = (
         handler=add_job,
         summary="Add a job.",
         body=BODY,
-        answer={"id": "4711", "is_new": True},
+        answer={"id": "4711", "is_new": True, "is_duplicate": False},
         status=201,
     ),
     ApiRoute(

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
     atomic = False
     dependencies: ClassVar[list[tuple[str, str]]] = []
     operations = [
-        MigrateQueue(level=20, companion_level=7),
+        MigrateQueue(level=20, companion_level=9),
         migrations.CreateModel(
             name="Job",
             fields=[

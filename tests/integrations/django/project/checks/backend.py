@@ -219,6 +219,16 @@ class Enqueue(TestCase):
         kept = tasks.daily.using(job_key_mode="unsafe_dedupe").enqueue(3)
         assert default_task_backend.get_result(kept.id).args == [2]
 
+    def test_a_unique_job_is_enqueued_once_per_window(self) -> None:
+        weekly = tasks.nothing.using(unique="weekly", unique_for=timedelta(days=7))
+        first, second = weekly.enqueue(), weekly.enqueue()
+        assert (first.id, tasks.weekly.enqueue().id) == (second.id, first.id)
+        with transaction.atomic():
+            monthly = tasks.nothing.using(unique="monthly", unique_for=timedelta(days=30))
+            rolled_back = monthly.enqueue()
+            transaction.set_rollback(True)
+        assert monthly.enqueue().id != rolled_back.id
+
     def test_a_job_of_the_same_name_gets_the_options_of_its_task(self) -> None:
         job = app.add_job("billing.charge", {"amount": 1})
         assert (job.queue_name, job.max_attempts) == ("billing", 1)
@@ -310,6 +320,8 @@ class Definitions(TestCase):
             ({"job_key": "x" * 600}, "job_key"),
             ({"job_key_mode": "sometimes"}, "job_key_mode"),
             ({"serial": "x" * 200}, "queue_name"),
+            ({"unique": "u"}, "needs unique_for"),
+            ({"unique": "u", "unique_for": timedelta(1), "job_key": "k"}, "not together"),
         ):
             with pytest.raises(InvalidTask, match=words):
                 tasks.nothing.using(**changes)

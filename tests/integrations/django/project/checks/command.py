@@ -1,5 +1,6 @@
 """What `manage.py graphile_worker` rejects, and what it sets before the worker starts."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test import override_settings
 
+from graphile_worker import CronItem, parse_cron_items
 from graphile_worker._sql.identifiers import derive_companion_schema, quote_identifier
 from graphile_worker.contrib.django import app
 from graphile_worker.contrib.django._schema_check import find_schema_problem
@@ -64,6 +66,7 @@ def test_names_that_match_nothing_are_rejected(capsys):
         (["--exclude-queue", "high"], "--exclude-queue: no task of django.tasks is in queue"),
         (["--only", "pay", "--except=pay"], "no tasks left to run"),
         (["jobs", "list", "--only"], "--only needs a value"),
+        (["--only", ","], "--only needs the name of a task"),
     ):
         assert words in reject(capsys, *arguments), arguments
 
@@ -82,10 +85,34 @@ def test_tasks_are_chosen_by_name_and_by_queue():
     assert choose(excluded_queues=("low",)) == set(tasks) - low
     assert choose(only=("pay",), queues=("low",)) == {"pay", *low}
     assert choose(queues=("low",), excluded=(f"{nothing}:low",)) == low - {f"{nothing}:low"}
+    assert choose(only=("*pay",), excluded=("a*",)) == {"pay"}
     chosen = TaskSelection(only=("pay", "apay")).apply(app)
     assert set(chosen.tasks()) == {"pay", "apay"}
     assert chosen.find(nothing) is not None
     assert set(app.tasks()) == set(tasks)
+
+
+def test_a_worker_of_some_tasks_schedules_the_cron_items_of_all(monkeypatch):
+    items = parse_cron_items([CronItem(task="apay", match="0 4 * * *")])
+    monkeypatch.setattr(app, "_cron_items", items)
+
+    chosen = TaskSelection(only=("pay",)).apply(app)
+
+    assert chosen.cron_items() == items
+
+
+def test_a_flag_overrides_the_tasks_that_the_settings_choose():
+    def complete(**names: tuple[str, ...]) -> TaskSelection:
+        environment = {"GRAPHILE_WORKER_ONLY_TASKS": "pay", "GRAPHILE_WORKER_EXCEPT_TASKS": "a,b"}
+        selection = TaskSelection(**names).take_variables(environment)
+        assert environment == {}
+        return selection
+
+    every = TaskSelection(only=("pay",), excluded=("a", "b"))
+    assert complete(excluded_queues=("low",)) == replace(every, excluded_queues=("low",))
+    assert complete(only=("apay",)) == replace(every, only=("apay",))
+    assert complete(excluded=("c",)) == replace(every, excluded=("c",))
+    assert complete(queues=("low",)) == replace(every, only=(), queues=("low",))
 
 
 def test_a_config_file_is_rejected(capsys):
@@ -126,6 +153,7 @@ def test_settings_become_environment_variables_that_are_not_set():
         "crontab": Path("etc") / "crontab",
         "recovery": {"lease_duration": "1m"},
         "local_queue": "off",
+        "only_tasks": ("pay", "a*"),
     }
     expected = {
         "GRAPHILE_WORKER_CONCURRENCY": "4",
@@ -137,6 +165,7 @@ def test_settings_become_environment_variables_that_are_not_set():
         "GRAPHILE_WORKER_RECOVERY": "on",
         "GRAPHILE_WORKER_RECOVERY_LEASE_DURATION": "1m",
         "GRAPHILE_WORKER_LOCAL_QUEUE": "off",
+        "GRAPHILE_WORKER_ONLY_TASKS": "pay,a*",
     }
     with queue(WORKER=worker):
         assert build_worker_environment({}) == expected

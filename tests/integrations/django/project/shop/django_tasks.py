@@ -138,6 +138,12 @@ def daily(day):
     return day
 
 
+@task
+@job_options(unique="weekly", unique_for=timedelta(days=7))
+def weekly():
+    return None
+
+
 @task(priority=10, queue_name="low")
 def count(path, text):
     with Path(path).open("a") as file:

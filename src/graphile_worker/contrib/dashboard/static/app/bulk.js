@@ -79,11 +79,9 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
 
   const total = preview?.total ?? 0;
   const needsTyping = total > TYPED_ABOVE && session.value.environment?.level === "production";
-  const why =
-    whyNot(words.permission) ||
-    preview?.obstacle ||
-    (needsTyping && values.typed.replace(/[,\s]/g, "") !== String(total) && `Type ${total} first.`) ||
-    null;
+  const obstacle = whyNot(words.permission) || preview?.obstacle;
+  const isTyped = !needsTyping || Number(values.typed.replace(/[,\s]/g, "")) === total;
+  const why = obstacle || (isTyped ? null : `Type ${total} first.`);
   const submit = { type: "submit", kind: words.is_dangerous ? "danger" : "primary" };
   const stop = () => del(`/bulk/${run.id}`).catch(() => {});
   /** The buttons of each step: their text and properties. */
@@ -109,7 +107,7 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
       <input required maxlength="500" ...${set("reason")} /><//>`}
     ${step === "form" && action === "reschedule" && html`<${Schedule} set=${set} hasTime=${values.delay === "at"} />`}
     ${step === "loading" && html`<p role="status">Loading…</p>`}
-    ${step === "preview" && html`<${Preview} preview=${preview} />${why && html`<p class="muted">${why}</p>`}`}
+    ${step === "preview" && html`<${Preview} preview=${preview} />${obstacle && html`<p class="muted">${obstacle}</p>`}`}
     ${step === "preview" && needsTyping && html`<${Field} label=${`This is production. Type ${count(total)} to confirm`}>
       <input inputmode="numeric" autocomplete="off" ...${set("typed")} /><//>`}
     ${(step === "running" || step === "result") && html`<${Run} key=${step} ...${{ run, preview, q, isFirst }} />`}

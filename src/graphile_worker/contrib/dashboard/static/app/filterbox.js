@@ -1,5 +1,5 @@
 /** The filter's text field, with completion of fields, names and states. */
-import { html, useEffect, useRef, useState } from "./lib.js";
+import { html, useLayoutEffect, useRef, useState } from "./lib.js";
 import { useLive } from "./live.js";
 import { Button, Combobox, Icon } from "./ui/index.js";
 
@@ -19,12 +19,13 @@ export function FilterBox({ value, error, onApply, autoFocus }) {
   const options = isOpen && isCurrent ? data.options : [];
   const getInput = () => root.current.querySelector("input");
 
-  useEffect(() => {
+  // Not after the next paint: more may be typed by then.
+  useLayoutEffect(() => {
     // The URL changed by Back, a link or a tab, not by typing here.
     if (value !== applied.current) setText(value);
     applied.current = value;
   }, [value]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (autoFocus) getInput().focus();
     return () => clearTimeout(timer.current);
   }, []);

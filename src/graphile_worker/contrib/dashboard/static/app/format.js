@@ -16,23 +16,23 @@ export const sum = (numbers) => Object.values(numbers).reduce((total, number) =>
 /** A count with its noun: "1 job", "12,431 jobs". */
 export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
 
-/** A duration with at most two units: "6 m 12 s". */
+/** A duration with at most two units: "6m12s". */
 export function age(seconds) {
   if (seconds == null || !Number.isFinite(seconds)) return DASH;
   const value = Math.abs(seconds);
-  if (value > 0 && value < 1) return `${Math.max(1, Math.round(value * 1000))} ms`;
-  if (value < 10 && value % 1 >= 0.05) return `${value.toFixed(1)} s`;
+  if (value > 0 && value < 1) return `${Math.max(1, Math.round(value * 1000))}ms`;
+  if (value < 10 && value % 1 >= 0.05) return `${value.toFixed(1)}s`;
   const whole = Math.round(value);
   const first = UNITS.findIndex(([, size]) => size <= Math.max(1, whole));
   const [[unit, size], [nextUnit, nextSize] = ["", Infinity]] = UNITS.slice(first);
   const rest = Math.floor((whole % size) / nextSize);
-  return `${count(Math.floor(whole / size))} ${unit}${rest ? ` ${rest} ${nextUnit}` : ""}`;
+  return `${count(Math.floor(whole / size))}${unit}${rest ? rest + nextUnit : ""}`;
 }
 
 /** Seconds from a time until the database's clock; negative for the future. */
 export const secondsSince = (time) => (now() - Date.parse(time)) / 1000;
 
-/** "3 m ago" or "in 2 m 40 s", by the database's clock. */
+/** "3m ago" or "in 2m40s", by the database's clock. */
 export function ago(time) {
   if (!time) return DASH;
   const seconds = Math.round(secondsSince(time));

@@ -10,10 +10,11 @@ import { address, get, loadSession } from "./api.js";
 import { connection, overview, problem, session, setClock } from "./state.js";
 
 const NAME = `graphile-worker.live:${document.baseURI}`;
-const MIN_TICK_MS = 2000;
+// Less often if the database is slow.
+const tickMs = () => (overview.peek()?.interval_seconds > 1 ? 2000 : 1000);
 const FAILED_CONNECTS = 2;
 const RETRY_STREAM_MS = 60000;
-// Streams carry a comment every 15 s, which scripts do not see. Samples come more often.
+// Scripts do not see the comment that a stream carries every 15 s.
 const SILENCE_MS = 45000;
 
 // Browsers have locks only over https and on localhost. Elsewhere each tab has its own stream.
@@ -45,7 +46,7 @@ export function switchLive() {
   update();
 }
 
-/** Calls a function after each overview, at most every 2 s. Returns a function that ends this. */
+/** Calls a function after each overview, at most every 1 or 2 s. Returns a function that ends this. */
 export function onTick(listener) {
   tickListeners.add(listener);
   return () => tickListeners.delete(listener);
@@ -125,7 +126,7 @@ function stream(signal) {
   });
 }
 
-/** Asks for the overview every few seconds, for a minute, where streams do not pass a proxy. */
+/** Reads the overview every 2 s for a minute, where streams do not pass a proxy. */
 async function poll(signal) {
   const end = Date.now() + RETRY_STREAM_MS;
   while (!signal.aborted && Date.now() < end) {
@@ -137,7 +138,7 @@ async function poll(signal) {
       if (error.code === "offline") publish("status", "offline");
       else if (!signal.aborted) problem.value = error;
     }
-    await sleep(Math.max(MIN_TICK_MS, 1000 * (overview.peek()?.interval_seconds ?? 0)), signal);
+    await sleep(Math.max(2000, 1000 * (overview.peek()?.interval_seconds ?? 0)), signal);
   }
 }
 
@@ -175,7 +176,7 @@ function receive({ kind, value }) {
 
 function tick() {
   if (!isActive()) return;
-  const wait = lastTick + MIN_TICK_MS - Date.now();
+  const wait = lastTick + tickMs() - Date.now();
   if (wait > 0) {
     pendingTick ||= setTimeout(() => ((pendingTick = 0), tick()), wait);
     return;

@@ -82,12 +82,12 @@ function Bottom() {
   </nav>`;
 }
 
-const STATUS = { live: "Live", polling: "Polling", paused: "Paused", offline: "Reconnecting" };
+const STATUS = { live: "Live", polling: "Polling", paused: "Paused", offline: "Reconnecting", outage: "Outage" };
 
 function Status() {
-  const state = connection.value;
+  const state = overview.value?.outage && connection.value === "live" ? "outage" : connection.value;
   const label = overview.value || state !== "offline" ? STATUS[state] : "Connecting";
-  const isOld = dataAge.value !== null && (isStale.value || state === "paused" || state === "offline");
+  const isOld = dataAge.value !== null && (isStale.value || !["live", "polling"].includes(state));
   const verb = state === "paused" ? "Resume" : "Pause";
   return html`<button type="button" class="button" data-kind="quiet" title=${`${verb} live data (.)`} onClick=${switchLive}
     aria-label=${`${label}. ${verb} live data`}>

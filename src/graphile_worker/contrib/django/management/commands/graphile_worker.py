@@ -42,8 +42,8 @@ class Command(BaseCommand):
         """Describe the flags of this command for `manage.py help`."""
         parser.add_argument("--database", metavar="ALIAS", help="Database of the queue.")
         for flag, text in (
-            ("--only", "Run only this task; repeatable."),
-            ("--except", "Do not run this task; repeatable."),
+            ("--only", "Run only these tasks; repeatable."),
+            ("--except", "Run all tasks except these; repeatable."),
             ("--queue", "Run only tasks of this queue of django.tasks; repeatable."),
             ("--exclude-queue", "Do not run tasks of this queue; repeatable."),
         ):
@@ -81,14 +81,15 @@ class Command(BaseCommand):
         if django_settings.SETTINGS_MODULE is None:
             raise CommandError("a worker needs a settings module: set DJANGO_SETTINGS_MODULE.")
         _reject_config_file(arguments.rest)
+        environment = dict(os.environ)
+        environment |= build_worker_environment(environment)
         if (selection := arguments.selection) is not None:
+            selection = selection.take_variables(environment)
             selection.apply(app_for(alias))
         if arguments.runs_worker and "--skip-checks" not in arguments.switches:
             self.check()
             if (problem := find_schema_problem(alias)) is not None:
                 raise CommandError(". ".join(filter(None, problem)))
-        environment = dict(os.environ)
-        environment |= build_worker_environment(environment)
         environment["DJANGO_SETTINGS_MODULE"] = django_settings.SETTINGS_MODULE
         environment["GRAPHILE_WORKER_APP"] = APP
         environment[DATABASE_VARIABLE] = alias

@@ -1,4 +1,4 @@
-/** Adds a job. The payload is checked by the task's signature, if the dashboard knows it. */
+/** Adds a job, whose payload is checked by its task, if known. */
 import { html, useEffect, useState } from "../lib.js";
 import { get, post } from "../api.js";
 import { zone } from "../format.js";
@@ -22,14 +22,16 @@ const WHOLE = { type: "number", step: 1 };
 /** Fields of options: name, label, help, and attributes. */
 const OPTIONS = [
   ["run_at", "Run at", "Now, if empty.", { type: "datetime-local", step: 1 }],
-  ["queue_name", "Queue", "Jobs of one queue run one after another."],
-  ["priority", "Priority", "Lower numbers run first. Default: 0.", WHOLE],
+  ["queue_name", "Queue", "Its jobs run one at a time."],
+  ["priority", "Priority", "Lower runs first. Default: 0.", WHOLE],
   ["max_attempts", "Maximum attempts", "Default: 25.", { ...WHOLE, min: 1 }],
   ["flags", "Flags", "Separated by commas. Workers that forbid a flag skip the job."],
-  ["job_key", "Key", "At most one job has a key."],
+  ["job_key", "Key", "At most one job has it."],
+  ["unique", "Unique key", "Adds nothing while its window is open."],
+  ["unique_for", "Unique for", "For example 1d."],
 ];
 
-/** What the API expects. JSON leaves out what is undefined. */
+/** The body of the request. */
 function toBody({ task, payload, job_key_mode: mode, ...options }) {
   const filled = Object.fromEntries(Object.entries(options).filter(([, value]) => value));
   const { priority, max_attempts: attempts, run_at: at, flags, job_key: key } = filled;
@@ -55,7 +57,6 @@ export default function Enqueue({ query: { task: given = "", from } }) {
   const tasks = useLive("/tasks", {}, { isFrozen: true }).data?.tasks ?? [];
   const [form, setForm] = useState({ task: given, payload: EMPTY, job_key_mode: "replace" });
   const [check, setCheck] = useState(null);
-  /** The notice: its kind and its text. */
   const [[kind, text], setNotice] = useState([]);
   const change = (values) => setForm((last) => ({ ...last, ...values }));
   const report = (error) => setNotice(["error", error.detail]);
@@ -79,7 +80,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         const answer = await post("/jobs/check", toBody(form));
         if (isCurrent) setCheck(answer);
       } catch ({ status }) {
-        // The server or the database may be away for a moment.
+        // An outage.
         if (isCurrent && !(status >= 400 && status < 500)) timer = setTimeout(ask, RETRY_MS);
       }
     }, CHECK_MS);
@@ -97,8 +98,8 @@ export default function Enqueue({ query: { task: given = "", from } }) {
     event.preventDefault();
     if (syntax) return document.getElementById("payload").focus();
     try {
-      const { id, is_new: isNew } = await post("/jobs", toBody(form));
-      setNotice(["good", html`<span role="status">${isNew === false ? "Updated" : "Added"} job <${JobLink} id=${id} />.</span>`]);
+      const { id, is_new: isNew, is_duplicate: isCopy } = await post("/jobs", toBody(form));
+      setNotice(["good", html`<span role="status">${isCopy ? "Duplicate of" : isNew === false ? "Updated" : "Added"} job <${JobLink} id=${id} />.</span>`]);
       return tickNow();
     } catch (error) {
       if (error.code !== "bad_payload") return report(error);

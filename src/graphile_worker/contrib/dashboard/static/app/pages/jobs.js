@@ -219,6 +219,10 @@ export default function Jobs({ query }) {
     ["[", "Newer jobs", newer],
   ]);
 
+  const selectAll = ({ currentTarget }) => {
+    currentTarget.nextElementSibling.focus(); // This button goes.
+    setAll(true);
+  };
   const gone = rows.filter((job) => job.isGone).length;
   const fresh = view?.fresh > EXTRA_ROWS ? `${EXTRA_ROWS}+` : view?.fresh;
   const changes = [fresh && `${fresh} new`, gone && `${gone} left`].filter(Boolean).join(", ");
@@ -228,7 +232,7 @@ export default function Jobs({ query }) {
   const hasStale = isAll ? counts.byState?.stale : rows.some((job) => job.state === "stale" && selected.has(job.id));
   return html`<${Page}
     title="Jobs"
-    hint=${isCurrent && html`${isPart && `newest ${count(view.newest)} searched, `}${Math.round(view.elapsed_ms)} ms
+    hint=${isCurrent && html`${isPart && `newest ${count(view.newest)} searched, `}${Math.round(view.elapsed_ms)}ms
       ${isPart && html` <${Button} kind="quiet" onClick=${() => setQuery({ newest: "all" })}>Search all<//>`}`}
     actions=${html`<span role="status">${changes && html`<${Button} class="pill" onClick=${show}>${changes} – show<//>`}</span>
       <${Button} aria-haspopup="dialog" onClick=${() => setChoosing(true)}>Columns…<//>
@@ -247,7 +251,7 @@ export default function Jobs({ query }) {
       <${Button} onClick=${older} disabledReason=${view.hasMore ? null : "These are the oldest jobs."}>Older ›<//></nav>`}
     ${hasSelection && html`<div class="dock"><div class="selection" role="region" aria-label="Selection">
       <strong>${isAll ? `All ${counts.show(matching)} matching jobs` : plural(selected.size, "job")} selected</strong>
-      ${!isAll && matching > selected.size && html`<${Button} onClick=${() => setAll(true)}>Select all ${counts.show(matching)} matching<//>`}
+      ${!isAll && matching > selected.size && html`<${Button} onClick=${selectAll}>Select all ${counts.show(matching)} matching<//>`}
       <${Button} kind="quiet" onClick=${clear}>Clear<//>
       <span class="actions end">${Object.entries(texts.value.actions).map(([action, { label, permission, is_dangerous: isDangerous }]) => (action !== "unlock" || hasStale) &&
         html`<${Button} kind=${isDangerous && "danger"} disabledReason=${whyNot(permission)} onClick=${() => run(action)}>${label}…<//>`)}</span>

@@ -95,7 +95,7 @@ function Ended({ ended }) {
 /** A queue without any job: how to add the first. */
 function FirstSteps() {
   return html`<${Empty} icon="jobs" title="No jobs yet"><div class="stack">
-    <p>The queue is empty. Add a job from SQL or from the Enqueue page, and it appears here within two seconds.</p>
+    <p>The queue is empty. Jobs that you add appear here within two seconds.</p>
     <${Code} text=${`select graphile_worker.add_job('send_email', '{"to": "ana@example.com"}');`} language="sql" copy />
     <p><${Button} kind="primary" disabledReason=${whyNot("enqueue")} href=${link("enqueue")}>Enqueue a job<//></p></div><//>`;
 }

@@ -42,11 +42,11 @@ export default function Workers({ params: { id } }) {
   const workers = result.data?.workers.filter((worker) => !id || worker.id === id) ?? [];
   const of = (health) => workers.filter((worker) => worker.health === health);
   const dead = of("dead").filter(holds).map((worker) => worker.id);
-  const versions = [...new Set(of("alive").map(({ runtime, version }) => `${runtime} ${version ?? ""}`))].sort();
+  const versions = [...new Set(of("alive").map(({ runtime, version }) => join([runtime, version], " ")))].sort();
   const counts = workers.length > 0 && ORDER.toReversed().map((health) => `${of(health).length} ${health}`).join(", ");
   return html`<${Page} title="Workers" hint=${id ? html`<a href=${link("workers")}>All workers</a>` : counts}
     actions=${dead.length > 1 && html`<${RecoverButton} ids=${dead}>Recover all ${dead.length} dead…<//>`}>
-    ${of("unknown").length > 0 && html`<${Notice}>Workers of Graphile Worker for Node send no heartbeats.
+    ${of("unknown").length > 0 && html`<${Notice}>Workers of Node send no heartbeats.
       They appear here while they hold locks.<//>`}
     ${versions.length > 1 && html`<${Notice}>Workers of ${versions.length} versions are running: ${versions.join(", ")}.<//>`}
     <${List} result=${{ ...result, data: result.data && { workers } }} rows="workers" label="Workers" columns=${COLUMNS} order=${{ key: "health" }}

@@ -1,5 +1,5 @@
 /** A text field with a list of options. */
-import { html, useEffect, useState } from "../lib.js";
+import { html, useLayoutEffect, useState } from "../lib.js";
 
 /**
  * Options are `{text, label, help}`. The arrows choose one, from the `first` on, and Enter picks it.
@@ -7,7 +7,7 @@ import { html, useEffect, useState } from "../lib.js";
  */
 export function Combobox({ name, label, value, options, first = -1, onType, onPick, onKey = () => false, ...rest }) {
   const [chosen, setChosen] = useState(first);
-  useEffect(() => setChosen(first), [value]);
+  useLayoutEffect(() => setChosen(first), [value]);
   const onKeyDown = (event) => {
     const { key } = event;
     const step = { ArrowDown: 1, ArrowUp: -1 }[key];

@@ -1,12 +1,12 @@
-"""ConcurrencyLimit: the worker pools of one process, one for each shard, share its concurrency."""
+"""SharedConcurrency: the worker pools of one process, one for each shard, share its concurrency."""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker.sources.base import JobSource
 
 # A job that waits longer for a slot is released, because another process may run it now.
 MAX_WAIT_SECONDS = 0.11
@@ -15,7 +15,7 @@ MAX_WAIT_SECONDS = 0.11
 TURN_SECONDS = 0.05
 
 
-class ConcurrencyLimit:
+class SharedConcurrency:
     """One slot for each job that runs. Workers that hold a job get slots in the order of arrival.
 
     Args:
@@ -57,7 +57,7 @@ class ConcurrencyLimit:
 class SlotGate:
     """The entrance of one pool: at most as many of its workers fetch as there are free slots."""
 
-    def __init__(self, limit: ConcurrencyLimit) -> None:
+    def __init__(self, limit: SharedConcurrency) -> None:
         self.limit = limit
         self.is_closed = False
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -117,10 +117,19 @@ class SlotGate:
             self._acquiring.discard(waiting)
 
 
+class DeliversJobs(Protocol):
+    """Where a worker gets its jobs."""
+
+    def take_buffered(self) -> ClaimedJob | None: ...
+    async def wait_for_job(self, worker_id: str) -> ClaimedJob | None: ...
+    def put_back(self, claimed: ClaimedJob) -> None: ...
+    async def release(self, claimed: ClaimedJob) -> None: ...
+
+
 class WorkerSeat:
     """Takes the jobs of one worker from its source, each with a slot."""
 
-    def __init__(self, gate: SlotGate, source: JobSource) -> None:
+    def __init__(self, gate: SlotGate, source: DeliversJobs) -> None:
         self._gate = gate
         self._limit = gate.limit
         self._source = source

@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from graphile_worker._worker import concurrency_limit
-from graphile_worker._worker.concurrency_limit import ConcurrencyLimit, WorkerSeat
+from graphile_worker._worker import shared_concurrency
+from graphile_worker._worker.shared_concurrency import SharedConcurrency, WorkerSeat
 
 
 class Source:
@@ -36,12 +36,9 @@ class Clock:
 
 
 def build_seats(*sources: Source, slots: int = 1) -> tuple[Any, ...]:
-    limit = ConcurrencyLimit(slots, len(sources), clock=Clock())
+    limit = SharedConcurrency(slots, len(sources), clock=Clock())
     gates = [limit.open_gate() for _ in sources]
-    seats = [
-        WorkerSeat(gate, source)  # type: ignore[arg-type]
-        for gate, source in zip(gates, sources, strict=True)
-    ]
+    seats = [WorkerSeat(gate, source) for gate, source in zip(gates, sources, strict=True)]
     return limit, gates, *seats
 
 
@@ -134,5 +131,5 @@ async def test_a_cancelled_worker_gives_back_its_job_and_its_slot():
 
     assert limit.free == 1
     source.jobs.append(claimed)
-    assert concurrency_limit.MAX_WAIT_SECONDS < 1
+    assert shared_concurrency.MAX_WAIT_SECONDS < 1
     assert await seat.wait("w") == claimed

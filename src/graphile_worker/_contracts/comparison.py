@@ -1,0 +1,369 @@
+"""Find what changed between two JSON Schemas of tasks, and which changes break producers.
+
+A change is breaking if a payload that fitted before may not fit any more. Such a payload can be in
+the queue, or come from a program that was not updated. What cannot be compared counts as breaking.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from graphile_worker._payloads.json_schema import DEFINITION_PREFIX, Schema
+
+# Keywords that describe a value and do not limit it.
+_ANNOTATIONS = frozenset(
+    {"$comment", "default", "deprecated", "description", "discriminator", "examples", "title"}
+)
+_LOWER_LIMITS = frozenset(
+    {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
+)
+_UPPER_LIMITS = frozenset(
+    {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
+)
+_FORMATS_WITH_PATTERN = frozenset({"date", "date-time", "uuid"})
+# Keywords that separate code below compares.
+_STRUCTURE = frozenset(
+    {"additionalProperties", "const", "items", "prefixItems", "properties", "propertyNames"}
+    | {"required", "type"}
+)
+_KEYWORDS_BY_TYPE = {
+    "string": {"minLength", "maxLength", "pattern", "format"}
+    | {"contentEncoding", "contentMediaType", "contentSchema"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}
+    | {"minContains", "maxContains", "unevaluatedItems"},
+    "object": {"properties", "required", "additionalProperties", "propertyNames"}
+    | {"patternProperties", "minProperties", "maxProperties", "dependentRequired"}
+    | {"dependentSchemas", "unevaluatedProperties"},
+}
+_TYPE_OF_KEYWORD = {name: kind for kind, names in _KEYWORDS_BY_TYPE.items() for name in names}
+
+_TYPE_NAMES = {
+    "array": "an array",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "text",
+}
+
+
+class Change(NamedTuple):
+    """A difference between two versions of a task. The path is empty for the whole payload."""
+
+    task: str
+    path: str
+    reason: str
+    is_breaking: bool
+
+
+# Values of one type, with the keywords that limit it. None is any type.
+class Branch(NamedTuple):
+    kind: str | None
+    schema: dict[str, Any]
+
+    @property
+    def is_listed(self) -> bool:
+        return "const" in self.schema
+
+    @property
+    def is_unlimited(self) -> bool:
+        return not (self.schema.keys() - {"type"})
+
+
+def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """List what changed between two documents of `build_document`, by task."""
+    changes: list[Change] = []
+    for task in sorted({*old["properties"], *new["properties"]}):
+        if task not in new["properties"]:
+            changes.append(Change(task, "", "the task is removed, so its jobs fail", True))
+        elif task not in old["properties"]:
+            changes.append(Change(task, "", "new task", False))
+        else:
+            comparison = _Comparison(task, old, new)
+            comparison.compare(old["properties"][task], new["properties"][task], "")
+            changes += dict.fromkeys(comparison.changes)
+    return changes
+
+
+class _Comparison:
+    def __init__(self, task: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        self._task = task
+        self._old = old
+        self._new = new
+        self.changes: list[Change] = []
+        # Pairs of schemas that are being compared, because a class may contain itself.
+        self._open_pairs: set[tuple[str, str]] = set()
+
+    def compare(self, old: Schema, new: Schema, path: str) -> None:
+        """Add the changes between two schemas of the value at this path."""
+        pair = (json.dumps(old), json.dumps(new))
+        if pair in self._open_pairs:
+            return
+        self._open_pairs.add(pair)
+        try:
+            self._compare_branches(
+                list(_iter_branches(old, self._old)), list(_iter_branches(new, self._new)), path
+            )
+        finally:
+            self._open_pairs.remove(pair)
+
+    def _compare_branches(self, olds: list[Branch], news: list[Branch], path: str) -> None:
+        if any(each.kind is None and each.is_unlimited for each in news):
+            if not any(each.kind is None for each in olds):
+                self._add(path, "any value is accepted now", is_breaking=False)
+            return
+        matched = [self._compare_branch(old, olds, news, path) for old in olds]
+        for new in news:
+            if any(new is each for each in matched):
+                continue
+            known = [
+                old for old in olds if _may_meet(old, new) and (new.is_listed or not old.is_listed)
+            ]
+            if not known:
+                self._add(path, f"{_name(new)} is accepted now", is_breaking=False)
+            elif not new.is_listed:
+                self._add(path, f"another form of {_name(new)} is accepted now", is_breaking=False)
+
+    def _compare_branch(
+        self, old: Branch, olds: Sequence[Branch], news: Sequence[Branch], path: str
+    ) -> Branch | None:
+        """Compare an old branch with the new branch that is most like it, and return that one."""
+        if old.is_listed:
+            if not any(_contains_constant(new, old) for new in news):
+                self._add(path, f"{_name(old)} is not accepted any more", is_breaking=True)
+            return None
+        candidates = [new for new in news if _may_meet(old, new) and not new.is_listed]
+        if not candidates or (old.kind is None and None not in [new.kind for new in news]):
+            self._add_narrowed(old, news, path)
+            return None
+        trials = [self._try(old, new, path) for new in candidates]
+        counts = [sum(change.is_breaking for change in trial) for trial in trials]
+        best = counts.index(min(counts))
+        # Beside other forms of the same type, a wider one of them means little.
+        is_only = len(candidates) == 1 and sum(_may_meet(each, candidates[0]) for each in olds) == 1
+        self.changes += [change for change in trials[best] if change.is_breaking or is_only]
+        return candidates[best]
+
+    def _add_narrowed(self, old: Branch, news: Sequence[Branch], path: str) -> None:
+        accepted = " or ".join(dict.fromkeys(map(_name, news))) or "nothing"
+        if old.kind is None or any(_may_meet(old, new) for new in news):
+            self._add(path, f"only {accepted} is accepted now", is_breaking=True)
+        else:
+            reason = f"{_name(old)} is not accepted any more, only {accepted}"
+            self._add(path, reason, is_breaking=True)
+
+    def _try(self, old: Branch, new: Branch, path: str) -> list[Change]:
+        """Return the changes between two branches."""
+        before, self.changes = self.changes, []
+        try:
+            self._compare_pair(old, new, path)
+            return self.changes
+        finally:
+            self.changes = before
+
+    def _compare_pair(self, old: Branch, new: Branch, path: str) -> None:
+        if old.kind != new.kind and new.kind is not None:
+            if old.kind is None or (old.kind, new.kind) != ("integer", "number"):
+                self._add_narrowed(old, [new], path)
+                return
+            self._add(path, "a number with a fraction is accepted now", is_breaking=False)
+        self._compare_limits(old.schema, new.schema, path)
+        if old.kind == "object":
+            self._compare_objects(old.schema, new.schema, path)
+        elif old.kind == "array":
+            self._compare_arrays(old.schema, new.schema, path)
+
+    def _compare_limits(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        for keyword in sorted((old.keys() | new.keys()) - _STRUCTURE):
+            before, after = old.get(keyword), new.get(keyword)
+            if json.dumps(before) == json.dumps(after):
+                continue
+            if keyword == "pattern" and _is_told_by_format(old, new):
+                continue
+            is_breaking = after is not None and not _is_wider(keyword, before, after)
+            self._add(path, _explain_limit(keyword, before, after), is_breaking=is_breaking)
+
+    def _compare_objects(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        before, after = old.get("properties", {}), new.get("properties", {})
+        rest_before = old.get("additionalProperties", True)
+        rest_after = new.get("additionalProperties", True)
+        required_before, required_after = old.get("required", ()), new.get("required", ())
+        for key in sorted({*before, *after, *required_before, *required_after}):
+            here = f"{path}.{key}" if path else key
+            if key in required_after and key not in required_before:
+                self._add(here, "required now, so jobs without it fail", is_breaking=True)
+            if key in before and key in after:
+                if key in required_before and key not in required_after:
+                    self._add(here, "optional now", is_breaking=False)
+                self.compare(before[key], after[key], here)
+            elif key in after:
+                # An object without listed keys takes any key, and each has a meaning.
+                is_ignored = _is_open(rest_before) and "properties" in old
+                if not (is_ignored or rest_before is False):
+                    self.compare(rest_before, after[key], here)
+                elif key not in required_after:
+                    self._add(here, "new optional key", is_breaking=False)
+            elif key in before:
+                self._compare_removed_key(before[key], rest_after, here)
+        self._compare_rest(rest_before, rest_after, path)
+        self.compare(
+            old.get("propertyNames", True),
+            new.get("propertyNames", True),
+            f"{path}{{keys}}" if path else "{keys}",
+        )
+
+    def _compare_removed_key(self, schema: Schema, rest: Schema, path: str) -> None:
+        if _is_open(rest):
+            self._add(path, "removed, so its value is ignored", is_breaking=False)
+        elif rest is False:
+            self._add(path, "removed, so jobs with it fail", is_breaking=True)
+        else:
+            self.compare(schema, rest, path)
+
+    def _compare_rest(self, before: Schema, after: Schema, path: str) -> None:
+        if _is_open(before) and _is_open(after):
+            return
+        if after is False:
+            if before is not False:
+                self._add(path, "keys that are not listed fail now", is_breaking=True)
+        elif before is False:
+            self._add(path, "keys that are not listed are accepted now", is_breaking=False)
+        else:
+            self.compare(before, after, f"{path}.*" if path else "*")
+
+    def _compare_arrays(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        before, after = old.get("prefixItems", ()), new.get("prefixItems", ())
+        rest_before, rest_after = old.get("items", True), new.get("items", True)
+        longest = old.get("maxItems")
+        for position in range(max(len(before), len(after))):
+            if longest is None or position < longest:
+                self.compare(
+                    before[position] if position < len(before) else rest_before,
+                    after[position] if position < len(after) else rest_after,
+                    f"{path}[{position}]",
+                )
+        if longest is None or longest > max(len(before), len(after)):
+            self.compare(rest_before, rest_after, f"{path}[]")
+
+    def _add(self, path: str, reason: str, *, is_breaking: bool) -> None:
+        self.changes.append(Change(self._task, path, reason, is_breaking))
+
+
+def _iter_branches(schema: Schema, document: Mapping[str, Any]) -> Iterator[Branch]:
+    """Yield the alternatives of a schema."""
+    if isinstance(schema, bool):
+        if schema:
+            yield Branch(None, {})
+        return
+    schema = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    if schema.get("patternProperties") == {"^_": {}}:
+        # Keys that are reserved for the queue.
+        del schema["patternProperties"]
+    if isinstance(reference := schema.pop("$ref", None), str):
+        found = document.get("$defs", {}).get(reference.removeprefix(DEFINITION_PREFIX), True)
+        yield from _iter_branches(_merge([schema, found]), document)
+    elif "allOf" in schema:
+        yield from _iter_branches(_merge([schema, *schema.pop("allOf")]), document)
+    elif alternatives := schema.pop("anyOf", None) or schema.pop("oneOf", None):
+        for each in alternatives:
+            yield from _iter_branches(_merge([schema, each]), document)
+    elif "enum" in schema:
+        for value in schema["enum"]:
+            yield Branch(_get_type(value), {"const": value})
+    elif "const" in schema:
+        yield Branch(_get_type(schema["const"]), {"const": schema["const"]})
+    else:
+        kinds = schema.get("type")
+        for kind in [kinds] if kinds is None or isinstance(kinds, str) else kinds:
+            yield Branch(kind, _keep_keywords(schema, kind))
+
+
+def _merge(schemas: Iterable[Schema]) -> Schema:
+    merged: dict[str, Any] = {}
+    for each in schemas:
+        if each is False:
+            return False
+        if isinstance(each, dict):
+            for key, value in each.items():
+                # A second limit of the same kind. It is only compared as a whole.
+                is_second = key in merged and merged[key] != value
+                merged[f"{key} of allOf" if is_second else key] = value
+    return merged
+
+
+def _keep_keywords(schema: dict[str, Any], kind: str | None) -> dict[str, Any]:
+    """Return the schema without the keywords that only limit other types."""
+    wanted = "number" if kind == "integer" else kind
+    return {
+        key: value
+        for key, value in schema.items()
+        if key != "type" and (kind is None or _TYPE_OF_KEYWORD.get(key, wanted) == wanted)
+    }
+
+
+def _get_type(value: Any) -> str:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
+    return "null" if value is None else names.get(type(value), "object")
+
+
+def _may_meet(old: Branch, new: Branch) -> bool:
+    """Return whether a value may be of both types."""
+    if old.is_listed and new.is_listed:
+        return json.dumps(old.schema) == json.dumps(new.schema)
+    kinds = {old.kind, new.kind}
+    return len(kinds) == 1 or None in kinds or kinds == {"integer", "number"}
+
+
+def _contains_constant(new: Branch, old: Branch) -> bool:
+    """Return whether a listed value is accepted for sure."""
+    if new.is_listed:
+        return json.dumps(new.schema["const"]) == json.dumps(old.schema["const"])
+    return new.is_unlimited and (
+        new.kind in (None, old.kind) or (old.kind, new.kind) == ("integer", "number")
+    )
+
+
+def _is_told_by_format(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return whether the pattern belongs to the format, which is compared by name.
+
+    Two versions of this package may write the pattern of a format differently.
+    """
+    is_removed = "pattern" not in new and "format" not in new and "format" in old
+    return is_removed or new.get("format") in _FORMATS_WITH_PATTERN
+
+
+def _is_wider(keyword: str, before: Any, after: Any) -> bool:
+    if before is None:
+        return bool(keyword.startswith("min") and after == 0 and keyword != "minimum")
+    if keyword in _LOWER_LIMITS:
+        return bool(after < before)
+    return bool(keyword in _UPPER_LIMITS and after > before)
+
+
+def _explain_limit(keyword: str, before: Any, after: Any) -> str:
+    if keyword == "format":
+        if after is None:
+            return f"need not be the text of a {before} any more"
+        return f"must be the text of a {after} now"
+    if after is None:
+        return f"the limit {keyword}={json.dumps(before)} is removed"
+    if before is None:
+        return f"the limit {keyword}={json.dumps(after)} is new"
+    return f"the limit {keyword}={json.dumps(before)} is {json.dumps(after)} now"
+
+
+def _name(branch: Branch) -> str:
+    if branch.is_listed:
+        return json.dumps(branch.schema["const"], ensure_ascii=False)
+    if branch.kind is None:
+        return "any value"
+    text_format = branch.schema.get("format")
+    if text_format and branch.kind == "string":
+        return f"the text of a {text_format}"
+    return _TYPE_NAMES.get(branch.kind, branch.kind)
+
+
+def _is_open(schema: Schema) -> bool:
+    return schema is True or schema == {}

@@ -1,0 +1,680 @@
+"""LimitedJobs: starts jobs of tasks with limits, each with a permit of each of its limits."""
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from graphile_worker._db.database import QueryRunner
+from graphile_worker._db.retry import compute_backoff
+from graphile_worker._lease.lease import Lease
+from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._sql.queries.limits import (
+    LimitKind,
+    RentedSlot,
+    create_limit_rows,
+    free_dead_slots,
+    get_kind,
+    get_rented_slots,
+    register_limits,
+    return_pool_slots,
+    return_slots,
+    watch_limits,
+)
+from graphile_worker._support.error_format import format_error_line
+from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
+from graphile_worker._support.logs import Logger
+from graphile_worker._worker.fetch_strategy import JobFetcher
+from graphile_worker._worker.limited_claimer import LimitedClaimer
+from graphile_worker._worker.permits import (
+    Permit,
+    Permits,
+    PermitTimings,
+    Slots,
+    Tokens,
+    build_permits,
+)
+from graphile_worker._worker.shared_concurrency import SlotGate, WorkerSeat
+from graphile_worker._worker.sources.base import ONCE_POLL_INTERVAL, JobSource
+from graphile_worker.limits import Limit, check_definitions
+
+
+class LimitTimings(LazyKeywordDataclass):
+    """Intervals of limited jobs."""
+
+    watch_interval_seconds: float = 5.0
+    """Between two reads of the limits: a change takes effect within seconds."""
+    min_search_interval_seconds: float = 0.02
+    """Between two searches for ready jobs, because notifications of other tasks are frequent."""
+    short_job_seconds: float = 0.1
+    """Jobs that take longer are not claimed before a slot is free."""
+    ahead_seconds: float = 0.025
+    """Work that is claimed ahead while jobs are short, at least one job for each slot."""
+    max_waiting_seconds: float = 0.11
+    """Time after which a claimed job without a worker is released for other pools."""
+    once_wait_seconds: float = 1.0
+    """Longest time for which a worker that runs once waits for a permit."""
+    mean_weight: float = 0.1
+    """Weight of the last job in the mean duration."""
+    permits: PermitTimings = PermitTimings()
+
+
+DEFAULT_TIMINGS = LimitTimings()
+
+
+class Group:
+    """The tasks with the same limits: they are claimed together."""
+
+    def __init__(
+        self, tasks: frozenset[str], permits: Sequence[Permits], fetcher: JobFetcher
+    ) -> None:
+        self.tasks = tasks
+        # Slots before tokens, because unused tokens are lost. Each kind by name.
+        self.permits = permits
+        self.fetcher = fetcher
+        # Claimed jobs that wait for a permit or a worker.
+        self.next: deque[ClaimedJob] = deque()
+        # Whether more jobs may be ready, and since when there was no permit for one.
+        self.may_have_more = False
+        self.blocked_since: float | None = None
+        self.search_at = float("inf")
+        self.running = 0
+        self._mean_seconds: float | None = None
+        self._ahead_from = 0.0
+
+    @property
+    def free_permits(self) -> int:
+        """Return how many jobs may start now."""
+        return min(each.free_count for each in self.permits)
+
+    @property
+    def retry_at(self) -> float:
+        return max(each.retry_at for each in self.permits)
+
+    def can_try(self, now: float) -> bool:
+        """Return whether jobs may be ready, and whether it is time to get permits for them."""
+        return self.may_have_more and (self.blocked_since is None or now >= self.retry_at)
+
+    def may_start_within(self, seconds: float, now: float) -> bool:
+        """Return whether jobs may be ready that may start soon."""
+        if not self.may_have_more or self.blocked_since is None:
+            return self.may_have_more
+        return self.retry_at <= now + seconds and now <= self.blocked_since + seconds
+
+    def count_ahead(self, timings: LimitTimings) -> int:
+        """Return how many jobs to claim for the slots of running ones, if jobs are short.
+
+        None with a rate limit, whose tokens do not become free when a job ends.
+        """
+        mean = self._mean_seconds
+        if mean is None or mean > timings.short_job_seconds or time.monotonic() < self._ahead_from:
+            return 0
+        if not all(isinstance(each, Slots) for each in self.permits):
+            return 0
+        return self.running * max(1, int(timings.ahead_seconds / max(mean, 0.001)))
+
+    def record_permits(self, *, is_needed: bool) -> None:
+        """Record whether there is a permit for a worker that needs one."""
+        if self.free_permits:
+            self.blocked_since = None
+        elif is_needed and self.blocked_since is None:
+            self.blocked_since = time.monotonic()
+
+    def record_duration(self, seconds: float, weight: float) -> None:
+        mean = self._mean_seconds
+        self._mean_seconds = seconds if mean is None else mean + (seconds - mean) * weight
+
+    def stop_ahead(self) -> None:
+        """Claim no jobs ahead for a second, because the last ones waited for too long."""
+        self._ahead_from = time.monotonic() + 1.0
+
+    def take_permits(self) -> tuple[Permit, ...]:
+        return tuple(each.take() for each in self.permits)
+
+
+class Start:
+    """A limited job that starts, with its permits."""
+
+    __slots__ = ("claimed", "group", "permits", "started_at")
+
+    def __init__(self, claimed: ClaimedJob, group: Group, permits: tuple[Permit, ...]) -> None:
+        self.claimed = claimed
+        self.group = group
+        self.permits = permits
+        self.started_at = time.monotonic()
+
+
+class LimitedJobs:
+    """Claims jobs of limited tasks for workers without a job, while their limits allow it.
+
+    For each group of tasks with the same limits it first looks whether a job may be ready, then
+    gets permits, and claims as many jobs. It asks for all permits without waiting: if one limit has
+    none, it gives back those of the others. So no two pools ever wait for each other.
+    """
+
+    def __init__(
+        self,
+        claimer: LimitedClaimer,
+        source: JobSource,
+        database: QueryRunner,
+        lease: Lease,
+        logger: Logger,
+        limits: Mapping[str, Sequence[Limit]],
+        *,
+        poll_interval: timedelta,
+        once: bool = False,
+        timings: LimitTimings = DEFAULT_TIMINGS,
+    ) -> None:
+        self._claimer = claimer
+        self._source = source
+        self._db = database
+        self._lease = lease
+        self._logger = logger
+        self._timings = timings
+        longest = ONCE_POLL_INTERVAL if once else poll_interval
+        self._poll_seconds = min(poll_interval, longest).total_seconds()
+        self._once = once
+        self._definitions = check_definitions(limits)
+        self._permits = {
+            name: build_permits(limit, database, lease, timings.permits)
+            for name, limit in self._definitions.items()
+        }
+        self._groups = [
+            Group(tasks, permits, claimer.build_fetcher())
+            for tasks, permits in _group_tasks(limits, self._permits)
+        ]
+        self._group_of = {task: group for group in self._groups for task in group.tasks}
+        self._starts: dict[int, Start] = {}
+        self._changed = asyncio.Event()
+        self._is_stopped = False
+        # Workers that wait for the end of the next round.
+        self._asking: list[asyncio.Future[None]] = []
+        # Whether a busy pool claims a job for the next worker that ends one.
+        self._is_requested = False
+        # Whether the last job that started has a limit: both kinds take turns.
+        self._was_limited = False
+        self._must_search = True
+        self._wakes = 0
+        self._search_at = self._poll_at = self._watch_at = 0.0
+        self._must_reconcile = False
+        self._failures = 0
+        self._foreign_kinds: set[str] = set()
+        claimer.on_forgotten = self._on_forgotten
+        claimer.may_start_limited = lambda: self._is_unfinished
+        claimer.get_slot_pool_ids = lambda: {slot.pool_id for slot in self._list_rented()}
+
+    async def register(self) -> None:
+        """Write the definitions of the app, before the first job."""
+        names = sorted(self._definitions)
+        await self._db.run(register_limits(self._definitions[name] for name in names))
+        await self._db.run(create_limit_rows(names))
+
+    # For the pool
+
+    def wake(self) -> None:
+        """Search soon, because jobs may be ready."""
+        self._must_search = True
+        self._wakes += 1
+        self._changed.set()
+
+    def watch(self) -> None:
+        """Read the limits soon, because one has changed."""
+        self._watch_at = 0.0
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Start no more jobs. `run` releases those that wait, and returns slots as jobs end."""
+        self._is_stopped = True
+        self._changed.set()
+        self._answer_asking()
+
+    async def close(self) -> None:
+        """Return all slots, after the last job of this pool was written or released."""
+        if self._slots:
+            await self._db.run(return_pool_slots(sorted(self._lease.pool_ids)))
+            for each in self._slots:
+                each.reconcile(set())
+                each.returning.clear()
+
+    # For workers
+
+    @property
+    def is_turn(self) -> bool:
+        """Return whether the next job should be a limited one, if one can start."""
+        return not self._was_limited and not self._is_stopped and self._may_start
+
+    def take(self) -> ClaimedJob | None:
+        """Return a limited job that starts now, with its permits, or None."""
+        if self._is_stopped:
+            return None
+        for group in self._groups:
+            if group.next and (claimed := self._start_next(group)) is not None:
+                self._changed.set()
+                return claimed
+        return None
+
+    async def ask(self) -> ClaimedJob | None:
+        """Claim a job for a worker that has none. None if no limited job can start now."""
+        if (claimed := self.take()) is not None:
+            return claimed
+        asking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking.append(asking)
+        self._changed.set()
+        try:
+            await asking
+        finally:
+            with suppress(ValueError):
+                self._asking.remove(asking)
+        return self.take()
+
+    def notice_waiting(self) -> None:
+        """Serve a worker that is about to wait for a job of any kind."""
+        self._changed.set()
+
+    def request(self) -> None:
+        """Claim a job for the next worker that ends its job, if limited jobs may be ready."""
+        if self._may_start and not self._is_requested:
+            self._is_requested = True
+            self._changed.set()
+
+    def record_start(self, claimed: ClaimedJob) -> None:
+        """Remember which kind of job started last."""
+        self._was_limited = claimed.job.task_identifier in self._group_of
+
+    def end(self, claimed: ClaimedJob) -> None:
+        """Free the permits of a job whose task has ended. Its outcome may be written later."""
+        start = self._starts.pop(id(claimed), None)
+        if start is None:
+            return
+        group = start.group
+        group.running -= 1
+        group.record_duration(time.monotonic() - start.started_at, self._timings.mean_weight)
+        self._free_permits(start)
+
+    def is_started(self, claimed: ClaimedJob) -> bool:
+        """Return whether a job has permits of its limits."""
+        return id(claimed) in self._starts
+
+    def put_back(self, claimed: ClaimedJob) -> None:
+        """Keep a job for another worker, because the one that took it cannot run it."""
+        start = self._starts.pop(id(claimed))
+        start.group.running -= 1
+        start.group.next.appendleft(claimed)
+        self._free_permits(start)
+
+    # The background task
+
+    async def run(self) -> None:
+        """Claim jobs until stopped, then return all slots as their jobs end."""
+        while not self._is_stopped or self._is_holding:
+            try:
+                await self._step()
+                self._failures = 0
+            except Exception as error:
+                # An answer may be lost.
+                self._must_reconcile = True
+                self._failures += 1
+                self._logger.debug(
+                    "claiming limited jobs failed, retrying: %s", format_error_line(error)
+                )
+                self._answer_asking()
+                await asyncio.sleep(compute_backoff(self._failures, 0.6))
+                continue
+            self._answer_asking()
+            await self._wait()
+
+    async def _step(self) -> None:
+        now = time.monotonic()
+        if self._must_reconcile:
+            await self._reconcile()
+        if now >= self._watch_at:
+            await self._watch()
+        await self._release_waiting()
+        self._return_idle(now)
+        await self._return_slots()
+        if self._is_stopped or not self._lease.can_claim:
+            return
+        if now >= self._poll_at:
+            self._poll_at = now + self._poll_seconds
+            self._must_search = True
+        self._must_search |= any(now >= group.search_at for group in self._groups)
+        if self._must_search and now >= self._search_at and (self._demand or self._once):
+            await self._search()
+        # In another order each time, so that no group is always the last one.
+        for group in random.sample(self._groups, len(self._groups)):
+            await self._serve(group)
+        await self._return_slots()
+        # A busy worker requests it again, if there was no job.
+        self._is_requested = False
+
+    async def _search(self) -> None:
+        """Find the groups with ready jobs."""
+        self._must_search = False
+        self._search_at = time.monotonic() + self._timings.min_search_interval_seconds
+        for group in self._groups:
+            group.search_at = float("inf")
+        try:
+            names = await self._claimer.find_ready_tasks()
+        except BaseException:
+            self._must_search = True
+            raise
+        for group in self._groups:
+            if not group.tasks.isdisjoint(names):
+                group.may_have_more = True
+
+    async def _serve(self, group: Group) -> None:
+        """Start the jobs of a group that workers can run now, and claim some for the next ones."""
+        self._deliver(group)
+        workers = self._demand
+        ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
+        # Not one by one, while jobs are short.
+        is_low = 2 * len(group.next) <= ahead
+        if not (group.may_have_more or group.next) or not (workers or (ahead and is_low)):
+            return
+        if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
+            await self._acquire(group, workers)
+            self._deliver(group)
+        group.record_permits(is_needed=workers > 0)
+        limit = min(self._demand, group.free_permits) + ahead - len(group.next)
+        if limit <= 0 or not group.may_have_more:
+            return
+        wakes = self._wakes
+        claimed_jobs = await self._claimer.claim_limited(group.fetcher, group.tasks, limit)
+        group.next.extend(claimed_jobs)
+        self._deliver(group)
+        if claimed_jobs and not claimed_jobs[0].is_all_ready:
+            return
+        # No other job is ready, unless one was announced meanwhile.
+        group.may_have_more = self._wakes > wakes
+        if group.fetcher.next_fetch_at is not None:
+            group.search_at = group.fetcher.next_fetch_at
+        if not claimed_jobs:
+            for each in group.permits:
+                await each.reduce(len(group.next))
+
+    async def _acquire(self, group: Group, count: int) -> None:
+        """Get permits of each limit, or none."""
+        for position, each in enumerate(group.permits):
+            await each.acquire(count)
+            count = min(count, each.free_count)
+            if not count:
+                # Other groups may have use for what is left of these limits.
+                for other in group.permits[:position]:
+                    await other.reduce(0)
+                return
+        for each in group.permits:
+            if isinstance(each, Tokens):
+                await each.reduce(count)
+
+    def _deliver(self, group: Group) -> None:
+        """Start jobs on workers that wait for one."""
+        while group.next and self._source.waiting_count:
+            claimed = self._start_next(group)
+            if claimed is None:
+                return
+            self._source.deliver(claimed)
+
+    def _start_next(self, group: Group) -> ClaimedJob | None:
+        if not group.free_permits or group.next[0].pool_id != self._lease.pool_id:
+            return None
+        claimed = group.next.popleft()
+        self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
+        group.running += 1
+        self._is_requested = False
+        return claimed
+
+    def _free_permits(self, start: Start) -> None:
+        for permits, permit in zip(start.group.permits, start.permits, strict=True):
+            # A token is used once.
+            if isinstance(permits, Slots) and isinstance(permit, RentedSlot):
+                permits.end(permit)
+                for group in self._groups:
+                    if permits in group.permits:
+                        group.blocked_since = None
+        self._changed.set()
+
+    def _on_forgotten(self, claimed: ClaimedJob) -> None:
+        # The job was released before it started, or its worker was cancelled.
+        self.end(claimed)
+        if claimed.queue_id is not None or self._once:
+            # No notification reports that the next job of the queue is ready. With `once` a pool
+            # gets no notification of jobs that the last job added.
+            self.wake()
+
+    async def _release_waiting(self) -> None:
+        """Release jobs that cannot start here soon, because other pools may run them now."""
+        oldest = time.monotonic() - self._timings.max_waiting_seconds
+        for group in self._groups:
+            late = [
+                each
+                for each in group.next
+                if self._is_stopped
+                or each.claimed_at < oldest
+                or each.pool_id != self._lease.pool_id
+                or each.job.task_identifier in self._claimer.paused_tasks
+            ]
+            if not late:
+                continue
+            late_ids = {id(each) for each in late}
+            group.next = deque(each for each in group.next if id(each) not in late_ids)
+            group.stop_ahead()
+            group.may_have_more = True
+            for each in late:
+                await self._source.release(each)
+
+    # Slots
+
+    @property
+    def _slots(self) -> list[Slots]:
+        return [each for each in self._permits.values() if isinstance(each, Slots)]
+
+    def _list_rented(self) -> list[RentedSlot]:
+        return [slot for each in self._slots for slot in each.rented]
+
+    @property
+    def _is_holding(self) -> bool:
+        return bool(self._list_rented()) or any(group.next for group in self._groups)
+
+    def _return_idle(self, now: float) -> None:
+        for each in self._slots:
+            if self._is_stopped:
+                each.return_all()
+            else:
+                each.return_idle(now)
+
+    async def _return_slots(self) -> None:
+        returning = [slot for each in self._slots for slot in each.returning]
+        if not returning:
+            return
+        await self._db.run(return_slots(returning))
+        for each in self._slots:
+            each.returning = [slot for slot in each.returning if slot not in returning]
+
+    async def _reconcile(self) -> None:
+        if self._slots:
+            rented = await self._db.run(get_rented_slots(sorted(self._lease.pool_ids)))
+            for each in self._slots:
+                each.reconcile({slot for slot in rented if slot.limit == each.name})
+        self._must_reconcile = False
+
+    async def _watch(self) -> None:
+        """Read the limits in force, and share slots with pools that have none."""
+        self._watch_at = time.monotonic() + self._timings.watch_interval_seconds
+        rented = sorted({slot.limit for slot in self._list_rented()})
+        limits = await self._db.run(
+            watch_limits(sorted(self._permits), sorted(self._lease.pool_ids), rented)
+        )
+        found = {each.name for each in limits}
+        if found != self._permits.keys() and not self._is_stopped:
+            # A person deleted the rows.
+            await self.register()
+        for each in limits:
+            permits = self._permits[each.name]
+            self._warn_about_kind(each.name, each.kind)
+            if isinstance(permits, Slots):
+                if each.amount > permits.amount:
+                    permits.retry_at = 0.0
+                permits.amount = each.amount
+                if each.is_wanted:
+                    permits.share()
+        if self._slots:
+            await self._db.run(free_dead_slots())
+            await self._reconcile()
+
+    def _warn_about_kind(self, name: str, kind: LimitKind) -> None:
+        if kind is get_kind(self._definitions[name]):
+            self._foreign_kinds.discard(name)
+        elif name not in self._foreign_kinds:
+            self._foreign_kinds.add(name)
+            self._logger.warning(
+                "limit %r is a %s limit now, defined by another version of the app: this worker "
+                "starts none of its jobs",
+                name,
+                kind,
+            )
+
+    # Waiting
+
+    @property
+    def _demand(self) -> int:
+        """Return how many workers could start a limited job now."""
+        return self._source.waiting_count + len(self._asking) + self._is_requested
+
+    @property
+    def _may_start(self) -> bool:
+        """Return whether a limited job may be ready, and its limits may allow it."""
+        if self._is_stopped:
+            return False
+        now = time.monotonic()
+        if self._must_search and now >= self._search_at:
+            return True
+        return any(group.next or group.can_try(now) for group in self._groups)
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Return whether a pool that runs once must go on: jobs may be ready that may start now."""
+        now, seconds = time.monotonic(), self._timings.once_wait_seconds
+        return not self._is_stopped and (
+            self._must_search or any(each.may_start_within(seconds, now) for each in self._groups)
+        )
+
+    def _answer_asking(self) -> None:
+        for asking in self._asking:
+            if not asking.done():
+                asking.set_result(None)
+
+    async def _wait(self) -> None:
+        """Wait for a change, or until the next step is due."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._compute_next_step() - time.monotonic())):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def _compute_next_step(self) -> float:
+        timings = self._timings
+        times = [self._watch_at]
+        if not self._is_stopped:
+            times.append(max(self._search_at, self._poll_at))
+            if self._must_search and (self._demand or self._once):
+                times.append(self._search_at)
+            for group in self._groups:
+                times.append(group.search_at)
+                if group.next:
+                    times.append(group.next[0].claimed_at + timings.max_waiting_seconds)
+                if group.may_have_more and self._demand:
+                    times.append(group.retry_at)
+        idle = [since for each in self._slots if (since := each.idle_since) is not None]
+        times += [since + timings.permits.idle_slot_seconds for since in idle]
+        # Never at once, so that a time in the past cannot keep the loop busy.
+        shortest = 0.001 if self._lease.can_claim else timings.min_search_interval_seconds
+        return max(min(times), time.monotonic() + shortest)
+
+
+class LimitedSeat:
+    """Takes the jobs of one worker: limited ones and others in turns, if both are ready."""
+
+    def __init__(self, jobs: LimitedJobs, source: JobSource, gate: SlotGate | None = None) -> None:
+        self._jobs = jobs
+        self._source = source
+        self._claimed: ClaimedJob | None = None
+        # If pools share their concurrency, each job needs a slot of that too.
+        self._seat = None if gate is None else WorkerSeat(gate, self)
+
+    def take(self) -> ClaimedJob | None:
+        """Return the next job if it can start at once."""
+        self._end_job()
+        self._claimed = self.take_buffered() if self._seat is None else self._seat.take()
+        return self._claimed
+
+    async def wait(self, worker_id: str) -> ClaimedJob | None:
+        """Wait for a job. Return None if the source is closed."""
+        seat = self._seat
+        waiting = self.wait_for_job(worker_id) if seat is None else seat.wait(worker_id)
+        self._claimed = await waiting
+        return self._claimed
+
+    def leave(self) -> None:
+        """Free what the last job needed to run."""
+        self._end_job()
+        if self._seat is not None:
+            self._seat.leave()
+
+    # For the seat of a shared concurrency, whose source this is
+
+    def take_buffered(self) -> ClaimedJob | None:
+        jobs = self._jobs
+        if jobs.is_turn:
+            claimed = jobs.take() or self._source.take_buffered()
+        else:
+            claimed = self._source.take_buffered() or jobs.take()
+        if claimed is not None:
+            jobs.record_start(claimed)
+            jobs.request()
+        return claimed
+
+    async def wait_for_job(self, worker_id: str) -> ClaimedJob | None:
+        jobs = self._jobs
+        claimed = await jobs.ask() if jobs.is_turn else None
+        if claimed is None:
+            jobs.notice_waiting()
+            claimed = await self._source.wait_for_job(worker_id)
+        if claimed is not None:
+            jobs.record_start(claimed)
+        return claimed
+
+    def put_back(self, claimed: ClaimedJob) -> None:
+        if self._jobs.is_started(claimed):
+            self._jobs.put_back(claimed)
+        else:
+            self._source.put_back(claimed)
+
+    async def release(self, claimed: ClaimedJob) -> None:
+        self._jobs.end(claimed)
+        await self._source.release(claimed)
+
+    def _end_job(self) -> None:
+        if self._claimed is not None:
+            self._jobs.end(self._claimed)
+            self._claimed = None
+
+
+def _group_tasks(
+    limits: Mapping[str, Iterable[Limit]], permits: Mapping[str, Permits]
+) -> list[tuple[frozenset[str], list[Permits]]]:
+    """Return the tasks of each set of limits, with the permits of these limits in order."""
+    groups: dict[frozenset[str], set[str]] = {}
+    for task, some in limits.items():
+        groups.setdefault(frozenset(each.name or "" for each in some), set()).add(task)
+    return [
+        (
+            frozenset(tasks),
+            sorted(
+                (permits[name] for name in names),
+                key=lambda each: (isinstance(each, Tokens), each.name),
+            ),
+        )
+        for names, tasks in groups.items()
+    ]

@@ -1,0 +1,112 @@
+"""List limits of tasks, and change them while workers run."""
+
+import re
+from collections.abc import Mapping
+
+from graphile_worker._sql.plans.limits import (
+    plan_get_slot_renters,
+    plan_list_limits,
+    plan_reset_limit,
+    plan_set_rate,
+    plan_set_slots,
+)
+from graphile_worker._sql.queries.limits import LimitKind, LimitState
+from graphile_worker._support.durations import parse_duration
+from graphile_worker.errors import ConfigurationError
+from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
+from graphile_worker.ops.text import format_seconds
+
+__all__ = [
+    "LimitKind",
+    "LimitState",
+    "describe_slots",
+    "describe_tokens",
+    "format_use",
+    "parse_limit",
+    "plan_get_slot_renters",
+    "plan_list_limits",
+    "plan_reset_limit",
+    "plan_set_rate",
+    "plan_set_slots",
+]
+
+# A text lists this many pools.
+MAX_POOLS = 3
+
+SLOTS_PATTERN = re.compile(r"[0-9]{1,10}")
+RATE_PATTERN = re.compile(r"([0-9]{1,10})/(.+)")
+
+
+def parse_limit(text: str, *, burst: int | None = None) -> Limit:
+    """Parse the values of a limit, for example `20` or `50/1m`.
+
+    Args:
+        text: Number of slots, or starts and a period.
+        burst: Burst of a rate limit (default: 1).
+
+    Returns:
+        The limit, without a name.
+
+    Raises:
+        ConfigurationError: The text is not valid.
+    """
+    if SLOTS_PATTERN.fullmatch(text):
+        if burst is not None:
+            raise ConfigurationError("a concurrency limit has no burst")
+        return ConcurrencyLimit(int(text))
+    match = RATE_PATTERN.fullmatch(text)
+    # A unit alone means one of it.
+    period = match and parse_duration(match[2] if match[2][0].isdigit() else f"1{match[2]}")
+    if not match or not period:
+        raise ConfigurationError(f"expected a limit, for example 20 or 50/1m, got {text!r}")
+    return RateLimit(int(match[1]), per=period, burst=1 if burst is None else burst)
+
+
+def format_use(state: LimitState) -> str:
+    """Format how much of a limit is in use.
+
+    Args:
+        state: The limit.
+
+    Returns:
+        A text, for example `18 of 20 in use` or `next start in 0.4s`.
+    """
+    if isinstance(state.limit, ConcurrencyLimit):
+        wanted = ", a worker waits" if state.is_wanted else ""
+        return f"{state.used_slots} of {state.limit.slots} in use{wanted}"
+    if not state.seconds_until_next:
+        return "next start now"
+    return f"next start in {format_seconds(state.seconds_until_next)}"
+
+
+def describe_slots(state: LimitState, renters: Mapping[str, int]) -> str:
+    """Describe why a job waits for a slot.
+
+    Args:
+        state: The concurrency limit.
+        renters: How many slots each pool rents.
+
+    Returns:
+        A text, for example `a slot of 'stripe' (20 of 20 rented by pypool-…)`.
+    """
+    slots = state.limit.slots if isinstance(state.limit, ConcurrencyLimit) else 0
+    pools = list(renters)
+    more = f" and {len(pools) - MAX_POOLS} more" if len(pools) > MAX_POOLS else ""
+    by = f" by {', '.join(pools[:MAX_POOLS])}{more}" if pools else ""
+    return f"a slot of {state.name!r} ({sum(renters.values())} of {slots} rented{by})"
+
+
+def describe_tokens(state: LimitState) -> str:
+    """Describe why a job waits for a token.
+
+    Args:
+        state: The rate limit.
+
+    Returns:
+        A text, for example `a token of 'stripe' (50 per 1m, next in 0.4s)`.
+    """
+    return f"a token of {state.name!r} ({state.limit}, {_format_next(state)})"
+
+
+def _format_next(state: LimitState) -> str:
+    return f"next in {format_seconds(state.seconds_until_next or 0.0)}"

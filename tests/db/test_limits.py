@@ -1,0 +1,291 @@
+"""Limits of tasks: exact over all pools, with full use of slots, and by the database's clock."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from graphile_worker import (
+    App,
+    ConcurrencyLimit,
+    ConfigurationError,
+    JobSpec,
+    RateLimit,
+    RecoveryOptions,
+    RunnerStarted,
+    SchemaError,
+    WorkerOptions,
+    run_task_list_once,
+)
+from graphile_worker._db.database import run_plan_sync
+from graphile_worker._sql.plans.limits import plan_set_slots
+from graphile_worker._sql.queries.limits import free_dead_slots
+from graphile_worker._sql.queries.workers import recover_jobs
+from graphile_worker._worker.limited_jobs import LimitTimings
+from graphile_worker._worker.permits import PermitTimings
+from graphile_worker._worker_config import WorkerTimings
+from graphile_worker.events import LeaseLost
+from graphile_worker.options import LocalQueueOptions
+from tests.support.clients import record_statements
+from tests.support.pools import open_session
+from tests.support.recorder import wait_until
+from tests.support.timings import set_timings
+
+# The three ways in which a worker fetches jobs.
+SOURCES: dict[str, Any] = {
+    "prefetch": LocalQueueOptions(),
+    "local queue": LocalQueueOptions(size=20),
+    "direct": None,
+}
+
+USED_ABOVE_2 = """
+select count(*) from :ext_schema.slots where pool_id is not null and slot > 2
+"""
+COUNT_OF = """
+select count(*)::int
+from :schema._private_jobs as jobs
+join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+where tasks.identifier = $1
+"""
+FREE_SLOTS = """
+select count(*) filter (where pool_id is null)::int, count(*)::int from :ext_schema.slots
+"""
+JOBS = "select count(*)::int from :schema._private_jobs"
+
+
+class Gauge:
+    """Counts the jobs that run at the same time."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.peak = 0
+        self.ended = 0
+        self.busy_seconds = 0.0
+
+    @asynccontextmanager
+    async def count(self) -> AsyncIterator[None]:
+        began = time.monotonic()
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.ended += 1
+            self.busy_seconds += time.monotonic() - began
+
+
+@pytest.fixture
+def gauge() -> Gauge:
+    return Gauge()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_no_more_jobs_run_at_the_same_time_than_the_limit_over_all_pools(
+    app: App, start, sql, gauge, source
+):
+    @app.task(limit=ConcurrencyLimit(5))
+    async def work() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.005)
+
+    @app.task
+    async def other() -> None: ...
+
+    await app.aadd_jobs([JobSpec("work"), JobSpec("other")] * 60)
+    pools = 8 if source == "prefetch" else 2
+    runners = [await start(app, concurrency=4, local_queue=SOURCES[source]) for _ in range(pools)]
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+    await asyncio.gather(*(each.stop() for each in runners))
+
+    assert gauge.peak <= 5
+    assert gauge.ended == 60
+    assert sql.run(FREE_SLOTS) == [(5, 5)]
+
+
+async def test_jobs_of_a_rate_limit_start_no_faster_than_rate_and_burst(app: App, start, sql):
+    starts: list[float] = []
+
+    @app.task(limit=RateLimit(20, per=timedelta(seconds=1), burst=3))
+    async def call() -> None:
+        starts.append(time.monotonic())
+
+    await app.aadd_jobs([JobSpec("call")] * 20)
+    for _ in range(4):
+        await start(app, concurrency=4)
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+
+    # By the database's clock, tokens are taken at least as far apart. Each lasts 250 ms.
+    windows = [(b - a, j - i) for i, a in enumerate(starts) for j, b in enumerate(starts) if j > i]
+    assert all(count + 1 <= (seconds + 0.25) * 20 + 3 for seconds, count in windows)
+
+
+async def test_a_job_with_several_limits_needs_a_permit_of_each(app: App, start, sql, gauge):
+    shared = ConcurrencyLimit(3, name="shared")
+    gauges = {"a": Gauge(), "b": Gauge()}
+
+    @app.task(limit=[shared, ConcurrencyLimit(2)])
+    async def a() -> None:
+        async with gauge.count(), gauges["a"].count():
+            await asyncio.sleep(0.005)
+
+    @app.task(limit=[ConcurrencyLimit(2), shared])
+    async def b() -> None:
+        async with gauge.count(), gauges["b"].count():
+            await asyncio.sleep(0.005)
+
+    await app.aadd_jobs([JobSpec("a"), JobSpec("b")] * 60)
+    for _ in range(4):
+        await start(app, concurrency=4)
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+
+    assert gauge.peak <= 3
+    assert all(each.peak <= 2 for each in gauges.values())
+    assert gauge.ended == 120
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_run_once_runs_the_jobs_that_their_limits_allow_now(app: App, sql, source):
+    @app.task(limit=ConcurrencyLimit(2))
+    async def slots() -> None: ...
+
+    @app.task(limit=RateLimit(1, per=timedelta(hours=1), burst=3))
+    async def tokens() -> None: ...
+
+    @app.task
+    async def free() -> None: ...
+
+    await app.aadd_jobs([JobSpec("slots"), JobSpec("tokens"), JobSpec("free")] * 20)
+
+    runner = app.worker(WorkerOptions(local_queue=SOURCES[source]))
+    # On a busy machine, tokens of 250 ms would be lost.
+    permits = PermitTimings(token_seconds=60.0)
+    set_timings(runner, WorkerTimings(limits=LimitTimings(permits=permits)))
+    count = await runner.run_once()
+
+    assert count == 20 + 3 + 20
+    assert sql.run(JOBS) == [(17,)]
+    assert sql.run(FREE_SLOTS) == [(2, 2)]
+
+
+async def test_a_limit_that_a_person_changes_takes_effect_while_workers_run(
+    app: App, start, sql, gauge, database
+):
+    @app.task(limit=ConcurrencyLimit(1))
+    async def work() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.01)
+
+    def set_slots(slots: int) -> None:
+        with open_session(database) as session:
+            run_plan_sync(session, plan_set_slots("work", slots, session.schemas))
+
+    await start(app, concurrency=6)
+    await app.aadd_jobs([JobSpec("work")] * 10)
+    await wait_until(lambda: gauge.ended == 10)
+    assert gauge.peak == 1
+
+    set_slots(4)
+    await app.aadd_jobs([JobSpec("work")] * 200)
+    await wait_until(lambda: gauge.running == 4)
+
+    set_slots(2)
+    await wait_until(lambda: sql.value(USED_ABOVE_2) == 0)
+    gauge.peak = 0
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+    assert gauge.peak <= 2
+
+
+async def test_a_pool_with_all_slots_shares_them_with_a_pool_that_has_none(
+    app: App, start, sql, gauge
+):
+    both = ConcurrencyLimit(2, name="both")
+
+    @app.task(limit=both)
+    async def first() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.01)
+
+    @app.task(limit=both)
+    async def second() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.01)
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.1))
+    await app.aadd_jobs([JobSpec("first")] * 1500 + [JobSpec("second")] * 5)
+    await start(app.subset(["first"]), concurrency=2, timings=timings)
+    await wait_until(lambda: gauge.ended > 10)
+
+    await start(app.subset(["second"]), concurrency=2, timings=timings)
+
+    await wait_until(lambda: sql.value(COUNT_OF, "second") == 0)
+    assert sql.value(COUNT_OF, "first") > 0
+    assert gauge.peak == 2
+
+
+async def test_a_worker_with_limits_that_it_cannot_keep_does_not_start(
+    app: App, start, sql, database, role
+):
+    @app.task(limit=ConcurrencyLimit(1))
+    async def work() -> None: ...
+
+    with pytest.raises(
+        ConfigurationError, match="task 'work' has a concurrency limit, which needs"
+    ):
+        await start(app, recovery=None)
+    connection = await psycopg.AsyncConnection.connect(database.dsn)
+    async with connection:
+        with pytest.raises(ConfigurationError, match="which other workers could not see"):
+            await run_task_list_once(app, connection, options=WorkerOptions(schema=database.schema))
+    sql.run("drop table :ext_schema.slots")
+    with pytest.raises(SchemaError, match="task 'work' has a limit, and schema"):
+        await start(app, migrate=False)
+
+
+async def test_a_pool_whose_jobs_were_recovered_starts_none_before_it_has_new_slots(
+    app: App, start, recorder, sql, gauge, database
+):
+    release = asyncio.Event()
+
+    @app.task(limit=ConcurrencyLimit(1))
+    async def work() -> None:
+        async with gauge.count():
+            await release.wait()
+
+    often = RecoveryOptions(heartbeat_interval=timedelta(milliseconds=50))
+    await app.aadd_jobs([JobSpec("work")] * 2)
+    runner = await start(app, concurrency=2, recovery=often)
+    await wait_until(lambda: gauge.running == 1)
+    (started,) = recorder.events_of(RunnerStarted)
+    with open_session(database) as session:
+        session.run(recover_jobs([started.pool_id], timedelta(0), 3, is_confirmed_dead=True))
+        session.run(free_dead_slots())
+
+    await recorder.wait_for(LeaseLost)
+    await wait_until(lambda: gauge.ended == 1 and gauge.running == 1)
+    release.set()
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+
+    assert gauge.peak == 1
+    await runner.stop()
+    assert sql.run(FREE_SLOTS) == [(1, 1)]
+
+
+async def test_an_app_without_limits_runs_no_statement_about_limits(app: App, start, monkeypatch):
+    statements = record_statements(monkeypatch)
+
+    @app.task
+    async def work() -> None: ...
+
+    await app.aadd_jobs([JobSpec("work")] * 3)
+    await app.worker().run_once()
+
+    words = ("slot", "limit", "token", "ready_tasks")
+    found = {each for each in statements if any(word in each for word in words)}
+    # Of SlowQueryDatabase.
+    assert found <= {"set_query_limits"}

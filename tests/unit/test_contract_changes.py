@@ -1,0 +1,265 @@
+"""`types --check`: changes of payloads that break producers are found, and others pass."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+
+from graphile_worker import App
+from graphile_worker._contracts.comparison import Change, compare_documents
+from graphile_worker._contracts.document import build_document, check_document
+from graphile_worker.errors import ConfigurationError
+from tests.support.contract_tasks import build_app, fits_worker, iter_payloads
+from tests.support.tiers import size
+
+PAYLOADS = size(gate=10, nightly=200)
+
+
+@dataclass
+class Line:
+    product: str
+    amount: int = 1
+
+
+@dataclass
+class StrictLine:
+    product: str
+    amount: int
+
+
+@dataclass
+class FreeLine:
+    product: str | None
+    amount: float = 1
+    note: str = ""
+
+
+class Row(TypedDict):
+    id: int
+    name: NotRequired[str]
+
+
+class FullRow(TypedDict):
+    id: int
+    name: str
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int = 0
+
+
+class LongerPair(NamedTuple):
+    x: int
+    y: int = 0
+    z: int = 0
+
+
+class FullPair(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass
+class Tree:
+    name: str
+    children: "list[Tree]" = field(default_factory=list)
+
+
+@dataclass
+class NumberedTree:
+    name: int
+    children: "list[NumberedTree]" = field(default_factory=list)
+
+
+@dataclass
+class LabeledTree:
+    name: str
+    label: str = ""
+    children: "list[LabeledTree]" = field(default_factory=list)
+
+
+def model(forbid: bool = False, **limits: Any) -> Any:
+    config = pydantic.ConfigDict(extra="forbid" if forbid else "ignore")
+    return pydantic.create_model(
+        "Model", __config__=config, width=(Annotated[int, pydantic.Field(**limits)], ...)
+    )
+
+
+def struct(kind: Any, *, forbid: bool = False) -> Any:
+    return msgspec.defstruct("Struct", [("width", kind)], forbid_unknown_fields=forbid)
+
+
+def build(task: Callable[..., Any] | None, *, is_batch: bool = False) -> dict[str, Any]:
+    """Build the document of an app with this task, as a later program reads it from a file."""
+    app = App()
+    if task is not None:
+        (app.batch_task if is_batch else app.task)(name="task")(task)
+    document: dict[str, Any] = json.loads(json.dumps(build_document(app.tasks())))
+    return document
+
+
+def build_value(annotation: Any) -> dict[str, Any]:
+    def task(value: Any) -> None: ...
+
+    task.__annotations__["value"] = annotation
+    return build(task)
+
+
+def takes_nothing() -> None: ...
+def takes_note(note: str = "") -> None: ...
+def takes_text(to: str) -> None: ...
+def takes_two(to: str, cc: str) -> None: ...
+def takes_optional(to: str, cc: str = "") -> None: ...
+def takes_rest(to: str, **rest: Any) -> None: ...
+def takes_numbers(to: str, **rest: int) -> None: ...
+def takes_lines(items: list[Line]) -> None: ...
+def takes_free_lines(items: list[FreeLine]) -> None: ...
+def takes_dict(payload: dict[str, Any], /) -> None: ...
+def takes_line(payload: Line, /) -> None: ...
+
+
+VALUE = "value"
+BREAKING: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    # A required parameter, a task and a key are added or removed.
+    (build(takes_text), build(takes_two), "cc", "required now"),
+    (build(takes_optional), build(takes_two), "cc", "required now"),
+    (build(takes_text), build(None), "", "task is removed"),
+    (build(takes_text), build(takes_numbers), "*", "only an integer"),
+    (build_value(Line), build_value(StrictLine), "value.amount", "required now"),
+    (build_value(Row), build_value(FullRow), "value.name", "required now"),
+    (build_value(model()), build_value(model(forbid=True)), VALUE, "keys that are not listed"),
+    # A type is narrower.
+    (build_value(str), build_value(int), VALUE, "text is not accepted any more, only an integer"),
+    (build_value(float), build_value(int), VALUE, "only an integer is accepted now"),
+    (build_value(int | None), build_value(int), VALUE, "null is not accepted any more"),
+    (build_value(str), build_value(datetime), VALUE, "must be the text of a date-time"),
+    (build_value(datetime), build_value(date), VALUE, "must be the text of a date"),
+    (build_value(Any), build_value(str | int), VALUE, "only text or an integer"),
+    (build_value(str), build_value(Literal["a", "b"]), VALUE, 'only "a" or "b" is accepted'),
+    (build_value(Literal["a", "b"]), build_value(Literal["a"]), VALUE, '"b" is not accepted'),
+    (build_value(list[Line]), build_value(list[StrictLine]), "value[].amount", "required now"),
+    (build_value(list[int]), build_value(tuple[int, int]), VALUE, "minItems=2 is new"),
+    (build_value(tuple[int, str]), build_value(tuple[int, int]), "value[1]", "only an integer"),
+    (build_value(dict[str, float]), build_value(dict[str, int]), "value.*", "only an integer"),
+    (build_value(Pair), build_value(FullPair), "value.y", "required now"),
+    (build_value(Tree), build_value(NumberedTree), "value.name", "only an integer"),
+    (build_value(Decimal), build_value(float), VALUE, "text is not accepted any more"),
+    (build_value(model()), build_value(model(le=5)), "value.width", "maximum=5 is new"),
+    (build_value(model(le=5)), build_value(model(le=4)), "value.width", "maximum=5 is 4 now"),
+    (build_value(struct(int)), build_value(struct(str)), "value.width", "only text"),
+    (build_value(int | str | list[int]), build_value(int | list[str]), "value[]", "only text"),
+    # The form of the payload is another.
+    (build(takes_lines), build(takes_lines, is_batch=True), "", "an object is not accepted"),
+    (build(takes_dict), build(takes_line), "product", "required now"),
+]
+COMPATIBLE: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    (build(takes_text), build(takes_optional), "cc", "new optional key"),
+    (build(takes_nothing), build(takes_note), "note", "new optional key"),
+    (build(takes_two), build(takes_optional), "cc", "optional now"),
+    (build(takes_two), build(takes_text), "cc", "its value is ignored"),
+    (build(None), build(takes_text), "", "new task"),
+    (build(takes_text), build(takes_rest), "", ""),
+    (build(takes_numbers), build(takes_rest), "*", "any value is accepted now"),
+    (build_value(int), build_value(float), VALUE, "a number with a fraction is accepted now"),
+    (build_value(int), build_value(int | None), VALUE, "null is accepted now"),
+    (build_value(int), build_value(Decimal), VALUE, "text is accepted now"),
+    (build_value(date), build_value(str), VALUE, "need not be the text of a date"),
+    (build_value(str | int), build_value(Any), VALUE, "any value is accepted now"),
+    (build_value(Literal["a"]), build_value(Literal["a", "b"]), VALUE, '"b" is accepted now'),
+    (build_value(Literal["a"]), build_value(str), VALUE, "text is accepted now"),
+    (build_value(StrictLine), build_value(Line), "value.amount", "optional now"),
+    (build_value(Line), build_value(FreeLine), "value.product", "null is accepted now"),
+    (build_value(FullRow), build_value(Row), "value.name", "optional now"),
+    (build_value(Pair), build_value(LongerPair), "value.z", "new optional key"),
+    (build_value(tuple[int, int]), build_value(list[int]), VALUE, "minItems=2 is removed"),
+    (build_value(Tree), build_value(LabeledTree), "value.label", "new optional key"),
+    (build_value(model(forbid=True)), build_value(model()), VALUE, "are accepted now"),
+    (build_value(model(le=5)), build_value(model(le=6)), "value.width", "maximum=5 is 6 now"),
+    (build_value(struct(int)), build_value(struct(int | None)), "value.width", "null"),
+    (build_value(dict[str, int]), build_value(dict[str, int | str]), "value.*", "text is accepted"),
+    (build_value(list[Line]), build_value(tuple[Line, ...]), "", ""),
+    (build_value(str | date), build_value(date | str), "", ""),
+    (
+        build(takes_lines, is_batch=True),
+        build(takes_free_lines, is_batch=True),
+        "[].note",
+        "new optional key",
+    ),
+]
+
+
+def find(changes: list[Change], path: str, words: str) -> bool:
+    return any(each.path == path and words in each.reason for each in changes)
+
+
+def test_breaking_changes_are_found_with_their_path_and_reason():
+    assert len(BREAKING) >= 20
+    for old, new, path, words in BREAKING:
+        changes = [each for each in compare_documents(old, new) if each.is_breaking]
+
+        assert find(changes, path, words), (path, words, changes)
+        assert {each.task for each in changes} == {"task"}
+
+
+def test_compatible_changes_are_listed_and_break_nothing():
+    assert len(COMPATIBLE) >= 20
+    for old, new, path, words in COMPATIBLE:
+        changes = compare_documents(old, new)
+
+        assert not any(each.is_breaking for each in changes), changes
+        assert find(changes, path, words) or not words, (path, words, changes)
+
+
+def test_no_change_is_found_where_nothing_changed():
+    document = build_document(build_app().tasks())
+    again = json.loads(json.dumps(build_document(build_app().tasks())))
+
+    assert compare_documents(document, again) == []
+
+
+def test_changes_in_both_places_of_a_class_are_found():
+    old = build_value(tuple[Line, Line])
+    new = build_value(tuple[StrictLine, StrictLine])
+
+    paths = [each.path for each in compare_documents(old, new) if each.is_breaking]
+
+    assert paths == ["value[0].amount", "value[1].amount"]
+
+
+def test_payloads_that_fit_before_a_compatible_change_fit_after_it():
+    tasks = build_app().tasks()
+    documents = {name: build_document({"task": task}) for name, task in tasks.items()}
+    chance = random.Random(7)
+    payloads: dict[str, list[Any]] = {}
+    for name, document in documents.items():
+        schema, definitions = document["properties"]["task"], document.get("$defs", {})
+        samples = iter_payloads(schema, definitions, PAYLOADS, chance)
+        payloads[name] = [each for each in samples if fits_worker(tasks[name], each)]
+    compatible = 0
+
+    for before, after in itertools.permutations(documents, 2):
+        changes = compare_documents(documents[before], documents[after])
+        # Payloads with a key that was ignored do not count.
+        if any(each.is_breaking or each.reason == "new optional key" for each in changes):
+            continue
+        compatible += 1
+        for payload in payloads[before]:
+            assert fits_worker(tasks[after], payload), (before, after, payload, changes)
+
+    assert compatible > 100
+
+
+def test_a_file_of_another_kind_is_rejected():
+    documents: list[Any] = [[], {}, {"$schema": "x", "properties": {}}, {"$schema": True}]
+    for document in documents:
+        with pytest.raises(ConfigurationError, match="types --json-schema"):
+            check_document(document)

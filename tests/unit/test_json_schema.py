@@ -1,0 +1,199 @@
+"""The JSON Schema of a task accepts the payloads that a worker accepts."""
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from graphile_worker import App, Task
+from graphile_worker._contracts.document import build_document
+from graphile_worker._payloads import encode
+from graphile_worker.errors import ConfigurationError
+from tests.support.contract_tasks import (
+    Access,
+    Color,
+    Size,
+    build_app,
+    fits_worker,
+    iter_payloads,
+)
+from tests.support.tiers import random_seed, size
+
+PAYLOADS = size(gate=20, nightly=500)
+SEEDS = size(gate=[7], nightly=[7, random_seed()])
+
+
+def build_schema(document: dict[str, Any], name: str) -> Any:
+    return {**document["properties"][name], "$defs": document.get("$defs", {})}
+
+
+def build_schema_of(annotation: Any) -> tuple[Task[..., Any], Draft202012Validator]:
+    app = App()
+
+    def task(value: Any, /) -> None: ...
+
+    task.__annotations__["value"] = annotation
+    made = app.task(task)
+    return made, Draft202012Validator(build_schema(build_document(app.tasks()), "task"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_schema_accepts_exactly_the_payloads_that_the_worker_accepts(seed):
+    app = build_app()
+    document = build_document(app.tasks())
+    Draft202012Validator.check_schema(document)
+    chance = random.Random(seed)
+    counts: dict[bool, int] = {True: 0, False: 0}
+
+    for name, task in app.tasks().items():
+        schema = build_schema(document, name)
+        validator = Draft202012Validator(schema)
+        for payload in iter_payloads(schema, schema["$defs"], PAYLOADS, chance):
+            is_accepted = fits_worker(task, payload)
+            assert validator.is_valid(payload) == is_accepted, f"{name}: {payload!r} {schema}"
+            counts[is_accepted] += 1
+
+    assert len(app.tasks()) >= 60
+    # Neither side accepts or rejects nearly everything.
+    assert min(counts.values()) > sum(counts.values()) / 5
+
+
+class Strange(Enum):
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.A if value == "A" else None
+
+
+@dataclass
+class Even:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError("not even")
+
+
+class Lax(pydantic.BaseModel):
+    width: int
+    at: datetime | None = None
+
+
+class Tagged(msgspec.Struct, tag="tagged"):
+    width: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    items: list[int]
+
+
+# The worker accepts these values, and the schema does not: it has one spelling for each type.
+ONLY_WORKER: list[tuple[Any, Any]] = [
+    (datetime, "20240229T010203Z"),
+    (datetime, "2024-02-29 01:02:03+00:00"),
+    (datetime, "2024-02-29T01:02Z"),
+    (datetime, "2024-02-29T01:02:03+00:53:28"),
+    (date, "20240229"),
+    (date, "2024-W09-4"),
+    (time, "010203"),
+    (UUID, "00000000000000000000000000000001"),
+    (Decimal, " 1_000 "),
+    (Decimal, "inf"),
+    (Strange, "A"),
+    (Lax, {"width": "7"}),
+    (Tagged, {"width": 7}),
+]
+# The schema accepts these values, and the worker does not: JSON Schema cannot express the rule.
+ONLY_SCHEMA: list[tuple[Any, Any]] = [
+    (int, 1.0),
+    (Decimal, 1.0),
+    (float, 10**400),
+    (Even, {"number": 1}),
+    (set[Holder], [{"items": [1]}]),
+    (Lax, {"width": 7, "at": "soon"}),
+]
+
+
+def test_the_documented_differences_between_schema_and_worker():
+    for annotation, value in ONLY_WORKER:
+        task, validator = build_schema_of(annotation)
+        answers = (fits_worker(task, value), validator.is_valid(value))
+        assert answers == (True, False), (annotation, value)
+    for annotation, value in ONLY_SCHEMA:
+        task, validator = build_schema_of(annotation)
+        answers = (fits_worker(task, value), validator.is_valid(value))
+        assert answers == (False, True), (annotation, value)
+
+
+def test_what_python_writes_fits_the_schema():
+    values: list[Any] = [
+        datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC),
+        datetime(2024, 2, 29, 1, 2, 3, 456, tzinfo=timezone(timedelta(hours=-3, minutes=-30))),
+        date(1, 1, 1),
+        time(1, 2),
+        time(1, 2, 3, 4, tzinfo=UTC),
+        UUID(int=7),
+        *map(Decimal, ("1.10", "1E+5", "-0", "0E-8", "NaN", "-Infinity")),
+        Access.READ | Access.WRITE,
+        ~Access.READ,
+        Color.PAIR,
+        {1, 2},
+    ]
+    for value in values:
+        annotation = set[int] if isinstance(value, set) else type(value)
+        _, validator = build_schema_of(annotation)
+        text = encode(value)
+        assert text is not None
+        assert validator.is_valid(json.loads(text)), value
+
+
+def test_classes_are_definitions_with_their_docstrings():
+    document = build_document(build_app().tasks())
+
+    assert document["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert list(document["properties"]) == sorted(document["properties"])
+    assert document["$defs"]["Size"] == {
+        "description": "The size of a picture.",
+        "type": "object",
+        "properties": {"width": {"type": "integer"}, "height": {"type": "integer"}},
+        "required": ["width"],
+    }
+    assert "description" not in document["$defs"]["Tag"]
+    assert {"Address", "Customer", "Cart", "Item", "Page_date"} <= document["$defs"].keys()
+
+
+def test_two_classes_with_one_name_are_two_definitions():
+    first = pydantic.create_model("Size", depth=(int, ...))
+    second = pydantic.create_model("Outer", size=(first, ...))
+    app = App()
+
+    @app.task
+    def measure(size: Size, outer: second) -> None: ...  # type: ignore[valid-type]
+
+    document = build_document(app.tasks())
+    validator = Draft202012Validator(build_schema(document, "measure"))
+
+    assert validator.is_valid({"size": {"width": 1}, "outer": {"size": {"depth": 1}}})
+    assert not validator.is_valid({"size": {"depth": 1}, "outer": {"size": {"depth": 1}}})
+    assert not validator.is_valid({"size": {"width": 1}, "outer": {"size": {"width": 1}}})
+
+
+def test_an_unresolved_annotation_names_the_task():
+    app = App()
+
+    @app.task
+    def lost(value: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ConfigurationError, match="lost, parameter value: .*Nowhere"):
+        build_document(app.tasks())
