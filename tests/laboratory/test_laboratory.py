@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.laboratory.run import run_scenario
-from tests.laboratory.scenarios import Moment, Scenario, schedule, smoke
+from tests.laboratory.scenarios import Moment, Scenario, limits, schedule, smoke
 from tests.support.tiers import random_seed, size
 
 pytestmark = [pytest.mark.single_version, pytest.mark.timeout(400)]
@@ -39,6 +39,18 @@ def test_random_faults_lose_no_job_run_none_twice_and_leave_no_lock(
     assert outcome.metrics.differences == []
     assert outcome.acknowledged >= JOBS
     assert sum(outcome.faults.values()) >= FAULTS
+    assert outcome.slow_to_stop == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_random_faults_let_no_more_jobs_of_a_limited_task_run_and_leave_all_slots_free(
+    tmp_path: Path, pytestconfig: pytest.Config, figure: Callable[[str], None]
+):
+    outcome = run_scenario(limits(7), tmp_path, pytestconfig.getoption("--pg"))
+
+    figure("; ".join(["laboratory, limits", *outcome.lines()]))
+    assert outcome.report.violations == 0, "\n".join(outcome.lines())
     assert outcome.slow_to_stop == []
 
 
