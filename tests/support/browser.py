@@ -26,13 +26,13 @@ SETTINGS = [
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The browser, where it is installed."""
-    program = shutil.which("chromium")
+def chromium(*settings: str) -> Iterator[Browser]:
+    """The browser with further settings, where it is installed."""
+    program = shutil.which("chromium-headless-shell")
     if program is None:
         pytest.skip("Chromium is not installed: run tools/chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=SETTINGS)
+        browser = playwright.chromium.launch(executable_path=program, args=[*SETTINGS, *settings])
         yield browser
         browser.close()
 

@@ -1,13 +1,12 @@
 """A page of another site in a real browser: it can neither read a dashboard nor change anything."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from tests.conftest import TestDatabase
-from tests.support.browser import SETTINGS
+from tests.support.browser import chromium
 from tests.support.dashboard import open_dashboard
 
 pytestmark = [pytest.mark.nightly, pytest.mark.single_version]
@@ -39,14 +38,8 @@ async (url) => {
 @pytest.fixture
 def page() -> Iterator[Page]:
     """A page of a browser for which evil.test is this machine."""
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("Chromium is not installed: run tools/chromium")
-    rules = "--host-resolver-rules=MAP evil.test 127.0.0.1"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*SETTINGS, rules])
+    with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as browser:
         yield browser.new_page()
-        browser.close()
 
 
 def test_a_name_that_leads_to_this_machine_is_rejected(database: TestDatabase, page: Page) -> None:
