@@ -449,18 +449,32 @@ async def test_a_job_missing_at_the_first_try_is_lost(is_known):
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=named)
 async def test_a_second_try_waits_for_a_fetch_that_may_claim_the_job_again(outcome):
+    # An outcome other than a completion releases the job, so this pool may claim it again.
     fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
     it = Scene(OSError("gone"), OWNED, fetch_lock=fetching, claimed_jobs=claimed_jobs)
     await fetching.acquire()
     completing = asyncio.create_task(it.complete(outcome))
     await wait_until(lambda: it.database.queries)
 
-    # The first write succeeded, and the fetch found the job again.
     claimed_jobs[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
     fetching.release()
 
-    assert await completing
+    assert await completing is (outcome is not COMPLETED)
     assert len(it.database.queries) == 1
+
+
+async def test_a_completion_of_a_job_that_was_claimed_again_is_lost():
+    # A completion deletes the job. The lock was released otherwise, for example by a person.
+    for pool_id in ("p1", "p2"):
+        for is_known in (True, False):
+            claimed_jobs = {7: ClaimedJob(make_job(id=7, locked_by=pool_id), 5)}
+            it = Scene(OSError("gone"), claimed_jobs=claimed_jobs)
+            if not is_known:
+                it.lease.mark_unregistered()
+
+            assert await it.complete(COMPLETED) is False
+
+            assert len(it.database.queries) == 1
 
 
 @pytest.mark.parametrize("is_alive", [True, False])

@@ -4,7 +4,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
@@ -155,6 +155,8 @@ BREAKING: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (build_value(Decimal), build_value(float), VALUE, "text is not accepted any more"),
     (build_value(model()), build_value(model(le=5)), "value.width", "maximum=5 is new"),
     (build_value(model(le=5)), build_value(model(le=4)), "value.width", "maximum=5 is 4 now"),
+    (build_value(model(ge=0)), build_value(model(gt=0)), "value.width", "exclusiveMinimum=0"),
+    (build_value(model(lt=6)), build_value(model(le=5)), "value.width", "maximum=5 is new"),
     (build_value(struct(int)), build_value(struct(str)), "value.width", "only text"),
     (build_value(int | str | list[int]), build_value(int | list[str]), "value[]", "only text"),
     # The form of the payload is another.
@@ -184,6 +186,9 @@ COMPATIBLE: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (build_value(Tree), build_value(LabeledTree), "value.label", "new optional key"),
     (build_value(model(forbid=True)), build_value(model()), VALUE, "are accepted now"),
     (build_value(model(le=5)), build_value(model(le=6)), "value.width", "maximum=5 is 6 now"),
+    (build_value(model(gt=0)), build_value(model(ge=0)), "value.width", "exclusiveMinimum=0"),
+    (build_value(model(lt=5)), build_value(model(le=6)), "value.width", "exclusiveMaximum=5"),
+    (build_value(model(ge=1)), build_value(model(gt=0)), "value.width", "minimum=1 is removed"),
     (build_value(struct(int)), build_value(struct(int | None)), "value.width", "null"),
     (build_value(dict[str, int]), build_value(dict[str, int | str]), "value.*", "text is accepted"),
     (build_value(list[Line]), build_value(tuple[Line, ...]), "", ""),
@@ -224,6 +229,17 @@ def test_no_change_is_found_where_nothing_changed():
     again = json.loads(json.dumps(build_document(build_app().tasks())))
 
     assert compare_documents(document, again) == []
+
+
+def test_classes_that_refer_to_one_another_many_times_are_compared_once():
+    def build_chain(depth: int) -> Any:
+        kind: Any = int
+        for number in range(depth):
+            kind = make_dataclass(f"Link{number}", [("left", kind), ("right", kind)])
+        return kind
+
+    # Each link doubles the number of ways to the last one.
+    assert compare_documents(build_value(build_chain(40)), build_value(build_chain(40))) == []
 
 
 def test_changes_in_both_places_of_a_class_are_found():

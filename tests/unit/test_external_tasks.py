@@ -156,9 +156,11 @@ def test_a_json_schema_checks_payloads_and_its_errors_quote_no_payload(tmp_path)
 def test_a_wrong_json_schema_is_rejected_at_the_definition(tmp_path, monkeypatch):
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "tasks.json").write_text('{"type": "object"}')
+    (tmp_path / "number.json").write_text("5")
     for schema, message in (
         ({"type": "text"}, "external task 'send_invoice': not a JSON Schema: 'text' is not valid"),
         (tmp_path / "none.json", "cannot read the schema .*none.json"),
+        (tmp_path / "number.json", "a JSON Schema is an object or a boolean"),
         (str(tmp_path / "broken.json"), "cannot read the schema .*broken.json"),
         (f"{tmp_path}/tasks.json#/properties/lost", "the schema has no /properties/lost"),
         (7, "schema must be a JSON Schema as a dict, or the path of its file"),

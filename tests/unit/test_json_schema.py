@@ -189,6 +189,45 @@ def test_two_classes_with_one_name_are_two_definitions():
     assert not validator.is_valid({"size": {"width": 1}, "outer": {"size": {"width": 1}}})
 
 
+def test_models_of_one_name_that_refer_to_different_models_are_two_definitions():
+    def build_order(**fields: Any) -> Any:
+        part = pydantic.create_model("Part", **fields)
+        item = pydantic.create_model("Item", part=(part, ...))
+        return pydantic.create_model("Order", item=(item, ...))
+
+    app = App()
+    for name, order in (
+        ("count", build_order(number=(int, ...))),
+        ("label", build_order(text=(str, ...))),
+        ("count_again", build_order(number=(int, ...))),
+    ):
+
+        def task(order: Any) -> None: ...
+
+        task.__annotations__["order"] = order
+        app.task(name=name)(task)
+    document = build_document(app.tasks())
+    counted, labeled = (
+        {"order": {"item": {"part": each}}} for each in ({"number": 1}, {"text": "a"})
+    )
+
+    for name, payload, other in (
+        ("count", counted, labeled),
+        ("label", labeled, counted),
+        ("count_again", counted, labeled),
+    ):
+        validator = Draft202012Validator(build_schema(document, name))
+        assert validator.is_valid(payload), name
+        assert not validator.is_valid(other), name
+
+
+def test_patterns_need_nothing_that_the_expressions_of_go_and_rust_lack():
+    written = json.dumps(build_document(build_app().tasks()))
+
+    assert '"pattern"' in written
+    assert "(?" not in written
+
+
 def test_an_unresolved_annotation_names_the_task():
     app = App()
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from graphile_worker._payloads.json_schema import DEFINITION_PREFIX, Schema
+from graphile_worker._payloads.json_schema import DEFINITION_PREFIX, Schema, list_references
 
 # Keywords that describe a value and do not limit it.
 _ANNOTATIONS = frozenset(
@@ -95,11 +95,12 @@ class _Comparison:
         self.changes: list[Change] = []
         # Pairs of schemas that are being compared, because a class may contain itself.
         self._open_pairs: set[tuple[str, str]] = set()
+        self._unchanged = _find_unchanged(old.get("$defs", {}), new.get("$defs", {}))
 
     def compare(self, old: Schema, new: Schema, path: str) -> None:
         """Add the changes between two schemas of the value at this path."""
         pair = (json.dumps(old), json.dumps(new))
-        if pair in self._open_pairs:
+        if pair in self._open_pairs or (old == new and self._is_unchanged(pair)):
             return
         self._open_pairs.add(pair)
         try:
@@ -108,6 +109,11 @@ class _Comparison:
             )
         finally:
             self._open_pairs.remove(pair)
+
+    def _is_unchanged(self, pair: tuple[str, str]) -> bool:
+        """Return whether both schemas are the same, with all that they refer to."""
+        old, new = pair
+        return old == new and self._unchanged.issuperset(list_references(json.loads(old)))
 
     def _compare_branches(self, olds: list[Branch], news: list[Branch], path: str) -> None:
         if any(each.kind is None and each.is_unlimited for each in news):
@@ -182,7 +188,9 @@ class _Comparison:
                 continue
             if keyword == "pattern" and _is_told_by_format(old, new):
                 continue
-            is_breaking = after is not None and not _is_wider(keyword, before, after)
+            is_breaking = after is not None and not (
+                _is_wider(keyword, before, after) or _is_in_bound(old, keyword, after)
+            )
             self._add(path, _explain_limit(keyword, before, after), is_breaking=is_breaking)
 
     def _compare_objects(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
@@ -200,7 +208,9 @@ class _Comparison:
                 self.compare(before[key], after[key], here)
             elif key in after:
                 # An object without listed keys takes any key, and each has a meaning.
-                is_ignored = _is_open(rest_before) and "properties" in old
+                is_ignored = (
+                    _is_open(rest_before) and "properties" in old and key not in required_before
+                )
                 if not (is_ignored or rest_before is False):
                     self.compare(rest_before, after[key], here)
                 elif key not in required_after:
@@ -249,6 +259,14 @@ class _Comparison:
 
     def _add(self, path: str, reason: str, *, is_breaking: bool) -> None:
         self.changes.append(Change(self._task, path, reason, is_breaking))
+
+
+def _find_unchanged(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+    """Return the definitions that are the same in both documents, with all they refer to."""
+    same = {name for name in old if json.dumps(old[name]) == json.dumps(new.get(name))}
+    while changed := {name for name in same if not same.issuperset(list_references(old[name]))}:
+        same -= changed
+    return same
 
 
 def _iter_branches(schema: Schema, document: Mapping[str, Any]) -> Iterator[Branch]:
@@ -340,6 +358,21 @@ def _is_wider(keyword: str, before: Any, after: Any) -> bool:
     if keyword in _LOWER_LIMITS:
         return bool(after < before)
     return bool(keyword in _UPPER_LIMITS and after > before)
+
+
+def _is_in_bound(old: Mapping[str, Any], keyword: str, bound: Any) -> bool:
+    """Return whether all numbers of a schema are within a bound, which includes itself or not."""
+    inclusive, exclusive = (
+        ("minimum", "exclusiveMinimum")
+        if keyword in ("minimum", "exclusiveMinimum")
+        else ("maximum", "exclusiveMaximum")
+    )
+    if keyword not in (inclusive, exclusive):
+        return False
+    sign = 1 if inclusive == "minimum" else -1
+    beyond = [sign * (old[each] - bound) for each in (inclusive, exclusive) if each in old]
+    is_at_bound = keyword == inclusive or (exclusive in old and old[exclusive] == bound)
+    return any(each > 0 or (each == 0 and is_at_bound) for each in beyond)
 
 
 def _explain_limit(keyword: str, before: Any, after: Any) -> str:

@@ -21,7 +21,8 @@ _RESERVED_NAME = re.compile(
     |Tasks|(Init|Bootstrap|Migrate|PoolGracefulShutdown|PoolForcefulShutdown)Event
     |PoolWorkerPrematureExitEvent|WorkerOptions|Preset|Plugin|WorkerMiddleware|WorkerHooks
     |abstract|as|async|await|break|case|catch|class|const|continue|debugger|declare|default|delete
-    |do|else|enum|export|extends|false|finally|for|function|get|if|implements|import|in|instanceof
+    |do|else|enum|export|extends|false|finally|for|function|get|if|implements|import|in|infer
+    |instanceof|keyof|readonly|unique|asserts|intrinsic
     |interface|let|module|namespace|new|of|package|private|protected|public|return|set|static|super
     |switch|this|throw|true|try|type|typeof|var|while|with|yield""",
     re.VERBOSE,

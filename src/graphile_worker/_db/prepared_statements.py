@@ -4,6 +4,7 @@ A cursor of psycopg looks up how to adapt each argument and each column, each ti
 this package have arguments of a few types, all in statements that cast them, so text is enough.
 """
 
+import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,16 +13,18 @@ from psycopg import AsyncConnection, DataError, generators
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from graphile_worker._sql.query import Row
 
 NUL = b"\0"
 
-# A column of the result has another type since the statement was prepared, or the statement does
-# not exist any more, for example because a pooler reset the session.
-UNUSABLE_STATEMENT_SQLSTATES = frozenset({b"0A000", b"26000"})
+# A column of the result has another type since the statement was prepared.
+CHANGED_RESULT_SQLSTATE = b"0A000"
+
+# Or the statement does not exist any more, for example because a pooler reset the session.
+UNUSABLE_STATEMENT_SQLSTATES = frozenset({CHANGED_RESULT_SQLSTATE, b"26000"})
 
 
 class PreparedStatements:
@@ -37,6 +40,8 @@ class PreparedStatements:
         self._transformer = Transformer(_WeakContext(connection.adapters, self._connection))
         self._names: dict[bytes, bytes] = {}
         self._count = 0
+        # Unique: a pooler that shares sessions must not run the statement of another client.
+        self._prefix = secrets.token_hex(6)
 
     async def execute(self, text: bytes, args: Sequence[object]) -> list[Row]:
         """Execute a statement, and return its rows."""
@@ -44,13 +49,16 @@ class PreparedStatements:
         connection = self._connection
         async with connection.lock:
             name = self._names.get(text)
+            is_prepared = name is not None
             if name is None:
-                self._count += 1
-                name = f"_gw_{self._count}".encode()
-                self._check(await connection.wait(_prepare(connection.pgconn, name, text)), text)
-                self._names[text] = name
+                name = await self._prepare(text)
             result = await connection.wait(_execute(connection.pgconn, name, values))
-            self._check(result, text)
+            if is_prepared and self._is_unusable(result):
+                # It had no effect, as it is a whole transaction.
+                await self._forget(text, result)
+                name = await self._prepare(text)
+                result = await connection.wait(_execute(connection.pgconn, name, values))
+            self._check(result)
         if result.nfields == 0:
             return []
         self._transformer.set_pgresult(result)
@@ -59,14 +67,31 @@ class PreparedStatements:
         self._transformer.set_pgresult(None)
         return rows
 
-    def _check(self, result: PGresult, text: bytes) -> None:
-        if result.status in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
-            return
-        if result.error_field(DiagnosticField.SQLSTATE) in UNUSABLE_STATEMENT_SQLSTATES:
-            # Prepare it again with the next use. After other errors it stays: otherwise a statement
-            # that fails often would fill the memory of the session.
-            self._names.pop(text, None)
-        raise error_from_result(result, encoding=self._encoding)
+    async def _prepare(self, text: bytes) -> bytes:
+        self._count += 1
+        name = f"_gw_{self._prefix}_{self._count}".encode()
+        connection = self._connection
+        self._check(await connection.wait(_prepare(connection.pgconn, name, text)))
+        self._names[text] = name
+        return name
+
+    def _is_unusable(self, result: PGresult) -> bool:
+        """Return whether a statement has to be prepared again, and no transaction was aborted."""
+        return (
+            result.error_field(DiagnosticField.SQLSTATE) in UNUSABLE_STATEMENT_SQLSTATES
+            and self._connection.pgconn.transaction_status == TransactionStatus.IDLE
+        )
+
+    async def _forget(self, text: bytes, result: PGresult) -> None:
+        name = self._names.pop(text)
+        if result.error_field(DiagnosticField.SQLSTATE) == CHANGED_RESULT_SQLSTATE:
+            # Otherwise it would stay in the memory of the session.
+            connection = self._connection
+            await connection.wait(_deallocate(connection.pgconn, name))
+
+    def _check(self, result: PGresult) -> None:
+        if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+            raise error_from_result(result, encoding=self._encoding)
 
 
 class _WeakContext(NamedTuple):
@@ -84,6 +109,13 @@ def _prepare(connection: PGconn, name: bytes, text: bytes) -> PQGen[PGresult]:
 
 def _execute(connection: PGconn, name: bytes, values: list[bytes | None]) -> PQGen[PGresult]:
     connection.send_query_prepared(name, values)
+    results: list[PGresult] = yield from generators.execute(connection)
+    return results[-1]
+
+
+def _deallocate(connection: PGconn, name: bytes) -> PQGen[PGresult]:
+    # The name needs no quotes.
+    connection.send_query_params(b"deallocate " + name, None)
     results: list[PGresult] = yield from generators.execute(connection)
     return results[-1]
 

@@ -39,8 +39,10 @@ _MONTH_AND_DAY = (
     "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
     "|02-(0[1-9]|1[0-9]|2[0-8])"
 )
-_LEAP_YEAR = "[0-9][0-9](0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00"
-_DATE = f"(?!0000)([0-9]{{4}}-({_MONTH_AND_DAY})|({_LEAP_YEAR})-02-29)"
+# No look-ahead, which the regular expressions of Go and Rust do not have.
+_YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR = "[0-9][0-9](0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00"
+_DATE = f"({_YEAR}-({_MONTH_AND_DAY})|({_LEAP_YEAR})-02-29)"
 _HOUR_AND_MINUTE = "([01][0-9]|2[0-3]):[0-5][0-9]"
 _OFFSET = f"(Z|[+-]{_HOUR_AND_MINUTE})"
 _HEX = "[0-9a-fA-F]"
@@ -90,6 +92,8 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
         self._names: dict[tuple[Any, str, bool], str] = {}
+        # The names of adopted definitions, by their own name and all that they refer to.
+        self._adopted: dict[tuple[str, str], str] = {}
         # Whether the values are items of a set, which must be hashable.
         self._is_in_set = False
 
@@ -199,15 +203,22 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     ) -> dict[str, Any]:
         """Take over the definitions of another package, under names that are free here."""
         names: dict[str, str] = {}
+        own = self._names[self._get_key(annotation)]
+        everything = {own: schema, **definitions}
         root = str(schema.get("$ref")).removeprefix(DEFINITION_PREFIX)
         if root in definitions:
             # The class itself, to which the definition of `_refer` belongs.
-            names[root] = self._names[self._get_key(annotation)]
+            names[root] = own
             schema = definitions.pop(root)
-        for name, definition in definitions.items():
-            is_free = self.definitions.get(name, definition) == definition
-            names[name] = name if is_free else self._choose_name(name)
-            self.definitions[names[name]] = definition
+        first = root if root in names else own
+        self._adopted.setdefault((first, _list_reachable(first, everything)), own)
+        for name in definitions:
+            # Two classes of one name may differ only in what they refer to.
+            key = (name, _list_reachable(name, everything))
+            if key not in self._adopted:
+                self._adopted[key] = self._choose_name(name)
+                self.definitions[self._adopted[key]] = True
+            names[name] = self._adopted[key]
         for name, definition in definitions.items():
             self.definitions[names[name]] = _rename_references(definition, names)
         renamed: dict[str, Any] = _rename_references(schema, names)
@@ -319,6 +330,29 @@ def _list_branches(schema: Schema) -> list[dict[str, Any]]:
         return []
     branches: list[dict[str, Any]] = schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
     return branches
+
+
+def _list_reachable(name: str, definitions: Mapping[str, Schema]) -> str:
+    """Return a definition and all that it refers to as text."""
+    found: dict[str, Schema] = {}
+    names = [name]
+    while names:
+        if (each := names.pop()) in definitions and each not in found:
+            found[each] = definitions[each]
+            names += list_references(definitions[each])
+    return json.dumps(found, sort_keys=True)
+
+
+def list_references(schema: Any) -> list[str]:
+    """Return the names of the definitions to which a schema refers."""
+    if isinstance(schema, list):
+        return [name for each in schema for name in list_references(each)]
+    if not isinstance(schema, dict):
+        return []
+    names = [name for each in schema.values() for name in list_references(each)]
+    if isinstance(reference := schema.get("$ref"), str):
+        names.append(reference.removeprefix(DEFINITION_PREFIX))
+    return names
 
 
 def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:

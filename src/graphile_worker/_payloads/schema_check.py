@@ -30,6 +30,8 @@ def build_schema_check(source: Mapping[str, Any] | Path | str, where: str) -> Ca
             "graphile-worker[jsonschema]."
         ) from None
     document, fragment = _read_source(source, where)
+    if not isinstance(document, dict | bool):
+        raise ConfigurationError(f"{where}: a JSON Schema is an object or a boolean")
     kind = jsonschema.validators.validator_for(document, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(document)

@@ -220,13 +220,15 @@ class Completer:
     ) -> set[int] | None:
         """Write the outcome and return the ids of jobs that this pool still held.
 
-        Returns None if an earlier write succeeded and this pool claimed the job again under the
+        Returns None if an earlier write released the job and this pool claimed it again under the
         same id.
         """
         if attempt > 0 and self._recorder is not None:
             self._recorder.add(WRITE_RETRIES)
         async with self._get_retry_lock(attempt):
             if attempt > 0 and self._was_reclaimed(outcome.claimed):
+                if isinstance(outcome, Completed):
+                    return set()
                 claimed_again = self._claimed_jobs[outcome.claimed.job.id]
                 # Under another id, the job may also have been recovered before it was claimed.
                 return None if claimed_again.pool_id == outcome.claimed.pool_id else set()
@@ -264,7 +266,7 @@ class Completer:
         return written
 
     def _was_reclaimed(self, claimed: ClaimedJob) -> bool:
-        """Return whether this pool claimed the job again, because an earlier write succeeded."""
+        """Return whether this pool claimed the job again, after an earlier write or a recovery."""
         return self._claimed_jobs.get(claimed.job.id, claimed) is not claimed
 
     def _build_release_query(
@@ -277,6 +279,9 @@ class Completer:
 
     async def _was_written(self, outcome: Outcome, attempt: int) -> bool:
         """Return whether an earlier write succeeded. If not, the lock of the job is lost."""
+        if isinstance(outcome, Completed) and self._was_reclaimed(outcome.claimed):
+            # A completion deletes the job, so nothing could have claimed it again.
+            return False
         if attempt == 0 or not self._lease.is_registered:
             return attempt > 0
         checks = 0
