@@ -42,6 +42,7 @@ class Scene:
         self.first_id = 0
         # Whether the cheap check finds that a job may be ready, and how often it ran.
         self.may_have_jobs = True
+        self.failing = ""
         self.are_few = False
         self.checks = 0
         self.since: list[object] = []
@@ -59,6 +60,8 @@ class Scene:
         if query.statement == "check_ready_jobs":
             self.checks += 1
             return ReadyCheck(self.may_have_jobs, self.are_few)
+        if query.statement == self.failing:
+            raise TimeoutError
         if query.statement != FIRST or self.sees_first:
             self.statements.append(str(query.statement))
             self.since.append(query.args[5])
@@ -133,6 +136,17 @@ async def test_if_there_may_be_more_jobs_the_others_follow_in_the_same_fetch(lon
 
     assert await lone.fetch_statements(10) == [FIRST, PLAIN]
     assert [each.job.id for each in lone.fetched] == list(range(10))
+
+
+async def test_if_the_statement_for_the_others_fails_the_next_fetch_begins_with_it(lone):
+    lone.is_lone, lone.failing = False, PLAIN
+    lone.ready[PLAIN] = [None] * 20
+
+    with pytest.raises(TimeoutError):
+        await lone.fetch_statements(10)
+    lone.failing, lone.statements = "", []
+
+    assert await lone.fetch_statements(10) == [PLAIN]
 
 
 async def test_if_the_first_job_cannot_be_claimed_the_others_follow_in_the_same_fetch(lone):

@@ -145,6 +145,8 @@ class JobFetcher:
                 self._first_misses = 0
                 return first
             limit -= 1
+        # Now, in case the next query fails: it must not fail after each claim of the first job.
+        self._found_several = bool(first)
         others = await self._fetch_several(
             FetchStrategy.PLAIN, pool_id, tasks, limit=limit, **options
         )
