@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from tests.support.sql import Sql
 
 if TYPE_CHECKING:
     from tests.support.processes import Programs
+
+# jsonschema would compile grammars for formats that no test uses: 2 s of each process.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Contains all that needs quoting: quotes, a placeholder, a percent sign, colons, the quotes of
 # function bodies, letters of several bytes. It has the maximum length of PostgreSQL.
