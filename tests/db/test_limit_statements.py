@@ -1,6 +1,7 @@
 """The statements of limits: slots are rented by one pool each, tokens follow the server's clock."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from graphile_worker._sql.queries.workers import recover_jobs, register_pool
 from graphile_worker._sql.render import ParameterStyle, render
 from graphile_worker.errors import JobSpecError, SchemaError
 from graphile_worker.limits import Limit
+from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import open_session
 from tests.support.roles import as_role
 
@@ -111,6 +113,27 @@ def test_the_slots_of_a_dead_pool_are_freed_with_its_jobs_and_it_rents_no_more(r
     sql.run("delete from :ext_schema.pools where id = 'alive'")
     run(free_dead_slots())
     assert sql.run(RENTED) == []
+
+
+async def test_a_slot_that_a_pool_rents_while_two_sessions_free_it_stays_rented(
+    database, session, run, sql
+):
+    define(run, ConcurrencyLimit(1, name="api"))
+    enter(run, "dead", "alive", "other")
+    run(rent_slots("api", "dead", 1))
+    sql.run("update :ext_schema.pools set swept_at = now() where id = 'dead'")
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        with session.transaction() as first:
+            first.run(free_dead_slots())
+            freeing = threads.submit(late.run, free_dead_slots())
+            await wait_for_lock(sql)
+            [rented] = first.run(rent_slots("api", "alive", 1))
+        freeing.result()
+
+    assert rented.number == 1
+    assert sql.run(RENTED) == [(1, "alive")]
+    assert run(rent_slots("api", "other", 1)) == []
 
 
 def test_tokens_are_taken_at_the_rate_and_up_to_the_burst(run, sql):
