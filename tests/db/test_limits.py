@@ -24,7 +24,7 @@ from graphile_worker import (
 )
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._sql.plans.limits import plan_set_slots
-from graphile_worker._sql.queries.limits import free_dead_slots
+from graphile_worker._sql.queries.limits import free_dead_slots, register_limits
 from graphile_worker._sql.queries.workers import recover_jobs
 from graphile_worker._worker.limited_jobs import LimitTimings
 from graphile_worker._worker.permits import PermitTimings
@@ -199,6 +199,30 @@ async def test_a_limit_that_a_person_changes_takes_effect_while_workers_run(
     gauge.peak = 0
     await wait_until(lambda: sql.run(JOBS) == [(0,)])
     assert gauge.peak <= 2
+
+
+async def test_a_worker_starts_no_job_of_a_limit_that_another_version_of_the_app_made_a_rate_limit(
+    app: App, start, sql, gauge, database
+):
+    @app.task(limit=ConcurrencyLimit(2, name="api"))
+    async def work() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.005)
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.05))
+    await app.aadd_jobs([JobSpec("work")] * 2000)
+    await start(app, concurrency=2, timings=timings)
+    await wait_until(lambda: gauge.ended > 10)
+    with open_session(database) as session:
+        session.run(register_limits([RateLimit(1, per=timedelta(hours=1), name="api")]))
+
+    await wait_until(lambda: sql.run(FREE_SLOTS) == [(2, 2)])
+
+    assert sql.value(JOBS) > 0
+    ended = gauge.ended
+    with open_session(database) as session:
+        session.run(register_limits([ConcurrencyLimit(2, name="api")]))
+    await wait_until(lambda: gauge.ended > ended)
 
 
 async def test_a_pool_with_all_slots_shares_them_with_a_pool_that_has_none(

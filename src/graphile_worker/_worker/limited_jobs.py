@@ -515,9 +515,11 @@ class LimitedJobs:
             permits = self._permits[each.name]
             self._warn_about_kind(each.name, each.kind)
             if isinstance(permits, Slots):
-                if each.amount > permits.amount:
+                # A rate limit of this name has no slots, so this pool returns those that it rents.
+                amount = each.amount if each.kind is LimitKind.CONCURRENCY else 0
+                if amount > permits.amount:
                     permits.retry_at = 0.0
-                permits.amount = each.amount
+                permits.amount = amount
                 if each.is_wanted:
                     permits.share()
         if self._slots:
