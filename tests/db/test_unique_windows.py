@@ -1,8 +1,10 @@
 """Unique windows: with one key, one job per window is added, also if it has ended."""
 
+import json
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -175,6 +177,53 @@ def test_a_duplicate_blocks_no_other_producer(blocking_client, database, sql):
         sql.run(EXPIRE)
 
     assert written is None
+
+
+async def test_two_batches_with_a_common_key_into_a_new_queue_do_not_deadlock(database, sql):
+    # A batch waits after it added its first job, until the test goes on.
+    sql.run(
+        "create function public.wait() returns trigger language plpgsql as $$ begin"
+        " perform pg_catalog.pg_advisory_xact_lock_shared(1); return null; end $$"
+    )
+    sql.run(
+        "create trigger wait after insert on :schema._private_jobs for each row"
+        " execute function public.wait()"
+    )
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock'"
+    )
+
+    def add(*keys: str) -> list[bool]:
+        # Past the client, which would retry after a deadlock.
+        spec = {"identifier": "new", "payload": "{}", "queue_name": "new", "unique_for": "1 day"}
+        specs = json.dumps([spec | {"unique_key": key} for key in keys])
+        with closing(sql.another()) as session:
+            rows = session.run(
+                "select is_duplicate from :ext_schema.add_unique_jobs($1::text::json)", specs
+            )
+        return [is_duplicate for (is_duplicate,) in rows]
+
+    with ThreadPoolExecutor(2) as threads:
+        sql.run("select pg_advisory_lock(1)")
+        both = threads.submit(add, "a", "b")
+        await wait_until(lambda: sql.value(waiting) == 1)
+        one = threads.submit(add, "b")
+        await wait_until(lambda: sql.value(waiting) == 2)
+        sql.run("select pg_advisory_unlock(1)")
+
+        assert both.result() == [False, False]
+        assert one.result() == [True]
+
+
+def test_a_duplicate_adds_no_name_of_a_task_or_queue(blocking_client, sql):
+    blocking_client.add_job("report", **REPORT)
+
+    again = blocking_client.add_job("other", queue_name="other", **REPORT)
+
+    assert again.is_duplicate
+    assert sql.run("select identifier from :schema._private_tasks") == [("report",)]
+    assert sql.run("select queue_name from :schema._private_job_queues") == []
 
 
 async def test_a_snapshot_that_is_too_old_fails_instead_of_adding_a_second_job(
