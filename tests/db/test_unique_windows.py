@@ -19,6 +19,7 @@ from graphile_worker._lease.expired_keys import KEYS_PER_STATEMENT
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.unique_keys import delete_expired_keys
 from graphile_worker._sql.query import Plan
+from graphile_worker._sql.render import ParameterStyle, render
 from graphile_worker.ops.adding import plan_add_for_person
 from tests.support.clients import open_client, unwrap
 from tests.support.recorder import wait_until
@@ -610,6 +611,24 @@ def test_expired_keys_are_deleted_in_pieces_and_open_ones_stay(sql, database):
     assert counts == [10, 10, 4, 0]
     keys = {key for (key,) in sql.run("select key from :ext_schema.unique_keys")}
     assert keys == {"k1", "open", "recent"}
+
+
+def test_expired_keys_are_found_by_indexes_beside_many_open_ones(database, sql):
+    sql.run(
+        "insert into :ext_schema.unique_keys (key, since, until, job_id)"
+        " select 'k' || n, now() - interval '3 hours',"
+        " now() + case n % 3 when 0 then interval '-2 hours' else interval '1 day' end, n"
+        " from generate_series(1, 100000) as n"
+    )
+    sql.run("analyze :ext_schema.unique_keys")
+    text = render("delete_expired_keys", Schemas.from_names(database.schema), ParameterStyle.NATIVE)
+
+    with psycopg.connect(database.dsn) as connection, psycopg.RawCursor(connection) as cursor:
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            cursor.execute(f"set plan_cache_mode = {mode}".encode())
+            cursor.execute(f"explain (costs off) {text}".encode(), (KEYS_PER_STATEMENT,))
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "Seq Scan" not in plan, plan
 
 
 async def test_a_worker_deletes_expired_keys(app, start, sql):
