@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from graphile_worker._sql.queries.limits import (
     register_limits,
     rent_slots,
     restore_tokens,
+    return_pool_slots,
     return_slots,
     take_tokens,
     want_slot,
@@ -96,6 +98,51 @@ def test_a_late_return_does_not_free_a_slot_that_was_rented_again(run, sql):
     run(return_slots(earlier))
 
     assert sql.run(RENTED) == [(1, "a")]
+
+
+def test_a_late_return_does_not_free_a_slot_of_a_limit_that_was_deleted_and_registered_again(
+    run, sql
+):
+    define(run, ConcurrencyLimit(1, name="api"))
+    enter(run, "a", "b")
+    earlier = run(rent_slots("api", "a", 1))
+    sql.run("delete from :ext_schema.limits")
+    define(run, ConcurrencyLimit(1, name="api"))
+    [later] = run(rent_slots("api", "b", 1))
+
+    run(return_slots(earlier))
+
+    assert later.rental == earlier[0].rental
+    assert sql.run(RENTED) == [(1, "b")]
+
+
+@pytest.mark.parametrize("way", ["return_slots", "return_pool_slots", "free_dead_slots"])
+async def test_statements_that_free_slots_lock_them_in_one_order(database, session, run, sql, way):
+    define(run, ConcurrencyLimit(2, name="api"))
+    enter(run, "a")
+    rented = run(rent_slots("api", "a", 2))
+    # The order of the rows in the table is not that of the slots.
+    sql.run("update :ext_schema.slots set rented_at = now() where slot = 1")
+    sql.run("update :ext_schema.pools set swept_at = now()")
+    query = {
+        "return_slots": return_slots(rented[::-1]),
+        "return_pool_slots": return_pool_slots(["a"]),
+        "free_dead_slots": free_dead_slots(),
+    }[way]
+    lock = "select from :ext_schema.slots where slot = $1 for update nowait"
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        sql.run("begin")
+        sql.run(lock, 1)
+        freeing = threads.submit(late.run, query)
+        with closing(sql.another()) as watcher:
+            await wait_for_lock(watcher)
+        # It waits for the first slot, and has not locked the second one.
+        sql.run(lock, 2)
+        sql.run("commit")
+        freeing.result()
+
+    assert sql.run(RENTED) == []
 
 
 def test_the_slots_of_a_dead_pool_are_freed_with_its_jobs_and_it_rents_no_more(run, sql):

@@ -128,6 +128,7 @@ def return_slots(slots: Sequence[RentedSlot]) -> Query[None]:
         [each.limit for each in slots],
         [each.number for each in slots],
         [each.rental for each in slots],
+        [each.pool_id for each in slots],
     )
     return Query("return_slots", args)
 

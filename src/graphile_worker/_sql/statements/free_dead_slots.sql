@@ -14,12 +14,21 @@ with dead as materialized (
       where pools.id = slots.pool_id
         and pools.swept_at is null
     )
+), freed as (
+  select slots.limit_name, slots.slot
+  from :ext_schema.slots as slots
+  join dead
+    on dead.limit_name = slots.limit_name
+    and dead.slot = slots.slot
+    and dead.rental = slots.rental
+    and dead.pool_id = slots.pool_id
+  -- In one order in all statements that free slots: opposite orders would deadlock.
+  order by slots.limit_name, slots.slot
+  for no key update of slots
 )
 update :ext_schema.slots as slots
 set pool_id = null,
     rented_at = null
-from dead
-where slots.limit_name = dead.limit_name
-  and slots.slot = dead.slot
-  and slots.rental = dead.rental
-  and slots.pool_id = dead.pool_id;
+from freed
+where slots.limit_name = freed.limit_name
+  and slots.slot = freed.slot;
