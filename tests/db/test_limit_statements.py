@@ -263,6 +263,40 @@ def test_what_a_person_set_stays_in_force_after_a_deployment_until_it_is_reset(s
     ]
 
 
+def test_a_limit_that_was_set_is_returned_as_it_is_stored(session, run, sql):
+    define(run, ConcurrencyLimit(20, name="api"))
+    schemas = session.schemas
+
+    for actor, set_by in (("ada", "ada"), (None, sql.value("select session_user::text"))):
+        state = run_plan_sync(session, plan_set_slots("api", 22, schemas, actor=actor))
+        [listed] = run_plan_sync(session, plan_list_limits(schemas))
+        assert (state.limit, state.set_by, state.set_at) == (
+            ConcurrencyLimit(22, name="api"),
+            set_by,
+            listed.set_at,
+        )
+        assert state.set_at is not None
+    reset = run_plan_sync(session, plan_reset_limit("api", schemas))
+    assert reset is not None
+    assert (reset.set_by, reset.set_at) == (None, None)
+
+
+async def test_a_limit_that_a_worker_changes_meanwhile_is_not_set(database, session, run, sql):
+    define(run, ConcurrencyLimit(20, name="api"))
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        with session.transaction() as first:
+            first.run(register_limits([RateLimit(1, per=MINUTE, name="api")]))
+            plan = plan_set_slots("api", 22, session.schemas)
+            setting = threads.submit(run_plan_sync, late, plan)
+            await wait_for_lock(sql)
+        with pytest.raises(JobSpecError, match="changed the kind of this limit or deleted it"):
+            setting.result()
+
+    assert sql.run("select kind, amount, set_at from :ext_schema.limits") == [("rate", 1, None)]
+    assert sql.value("select count(*) from :ext_schema.audit") == 0
+
+
 def test_a_limit_cannot_be_set_without_its_name_kind_or_privileges(session, run, database, role):
     define(run, ConcurrencyLimit(20, name="api"))
     schemas = session.schemas
