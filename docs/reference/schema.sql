@@ -771,7 +771,8 @@ CREATE TABLE graphile_worker_ext.limits (
     set_at timestamp with time zone,
     wanted_by text,
     wanted_at timestamp with time zone,
-    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['concurrency'::text, 'rate'::text])))
+    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['concurrency'::text, 'rate'::text]))),
+    CONSTRAINT limits_values_check CHECK (((amount > 0) AND (app_amount > 0) AND ((kind <> 'rate'::text) OR (((period > '00:00:00'::interval) AND (burst > 0) AND (app_period > '00:00:00'::interval) AND (app_burst > 0)) IS TRUE))))
 );
 
 CREATE TABLE graphile_worker_ext.migrations (

@@ -297,6 +297,16 @@ async def test_a_limit_that_a_worker_changes_meanwhile_is_not_set(database, sess
     assert sql.value("select count(*) from :ext_schema.audit") == 0
 
 
+@pytest.mark.parametrize(
+    "values", ["amount = 0", "app_amount = 0", "period = '0'", "burst = 0", "app_burst = null"]
+)
+def test_values_that_no_limit_has_are_not_stored(run, sql, values):
+    define(run, RateLimit(1, per=MINUTE, name="api"))
+
+    with pytest.raises(psycopg.errors.CheckViolation):
+        sql.run(f"update :ext_schema.limits set {values}")
+
+
 def test_a_limit_cannot_be_set_without_its_name_kind_or_privileges(session, run, database, role):
     define(run, ConcurrencyLimit(20, name="api"))
     schemas = session.schemas
