@@ -335,7 +335,7 @@ class LimitedJobs:
             except Exception as error:
                 pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
-                # The next step asks the database, also if there is no job to claim.
+                # The next step asks the database, also without a job to claim.
                 self._watch_at = 0.0
                 self._handle_error(error)
                 self._answer_asking()

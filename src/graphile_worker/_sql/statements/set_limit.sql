@@ -1,5 +1,6 @@
 -- Set the values in force of limit $1 of kind $2: amount $3, a period of $4 microseconds and burst $5,
--- on behalf of $6 or this role. Returns who set them and when, or no row if there is no such limit.
+-- on behalf of $6 or this role. Returns who set them and when, or no row if no
+-- limit has this name and kind.
 update :ext_schema.limits as limits
 set amount = $3::int,
     period = $4::bigint::float8 * interval '1 microsecond',
