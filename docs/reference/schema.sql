@@ -325,6 +325,43 @@ declare
   earlier record;
   added_id bigint;
 begin
+  -- New names before the keys, in one order. add_job would insert them while it has some of the keys,
+  -- so two sessions could wait for each other: one for a name, the other for a key. A duplicate adds
+  -- no name.
+  insert into "graphile_worker"._private_tasks (identifier)
+  select distinct given.identifier
+  from pg_catalog.json_to_recordset(specs) as given (identifier text, unique_key text)
+  where given.identifier is not null
+    and not exists (
+      select
+      from "graphile_worker"._private_tasks as tasks
+      where tasks.identifier = given.identifier
+    )
+    and not exists (
+      select
+      from "graphile_worker_ext".unique_keys as keys
+      where keys.key = given.unique_key
+        and keys.until > coalesce(decided_at, pg_catalog.clock_timestamp())
+    )
+  order by given.identifier
+  on conflict do nothing;
+  insert into "graphile_worker"._private_job_queues (queue_name)
+  select distinct given.queue_name
+  from pg_catalog.json_to_recordset(specs) as given (queue_name text, unique_key text)
+  where given.queue_name is not null
+    and not exists (
+      select
+      from "graphile_worker"._private_job_queues as job_queues
+      where job_queues.queue_name = given.queue_name
+    )
+    and not exists (
+      select
+      from "graphile_worker_ext".unique_keys as keys
+      where keys.key = given.unique_key
+        and keys.until > coalesce(decided_at, pg_catalog.clock_timestamp())
+    )
+  order by given.queue_name
+  on conflict do nothing;
   for spec in
     select given.*
     from rows from (
@@ -734,7 +771,8 @@ CREATE TABLE graphile_worker_ext.limits (
     set_at timestamp with time zone,
     wanted_by text,
     wanted_at timestamp with time zone,
-    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['concurrency'::text, 'rate'::text])))
+    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['concurrency'::text, 'rate'::text]))),
+    CONSTRAINT limits_values_check CHECK (((amount > 0) AND (app_amount > 0) AND ((kind <> 'rate'::text) OR (((period > '00:00:00'::interval) AND (burst > 0) AND (app_period > '00:00:00'::interval) AND (app_burst > 0)) IS TRUE))))
 );
 
 CREATE TABLE graphile_worker_ext.migrations (

@@ -16,6 +16,8 @@ MICROSECOND = timedelta(microseconds=1)
 MAX_PERIOD = timedelta(days=366)
 MAX_STARTS = 1_000_000_000
 MAX_BURST = 1_000_000
+# The longest time in which the starts of a burst are due, so that PostgreSQL can compute with it.
+MAX_BURST_TIME = timedelta(days=36525)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class RateLimit:
             raise ConfigurationError(f"per must be from 1 µs to 366 days, got {self.per}")
         # At least a microsecond between two starts, the resolution of PostgreSQL.
         _check_number("starts", self.starts, min(self.per // MICROSECOND, MAX_STARTS))
-        _check_number("burst", self.burst, MAX_BURST)
+        longest = MAX_BURST_TIME // MICROSECOND * self.starts // (self.per // MICROSECOND)
+        _check_number("burst", self.burst, min(longest, MAX_BURST))
         _check_limit_name(self.name)
 
     def __str__(self) -> str:

@@ -1,6 +1,8 @@
 """The statements of limits: slots are rented by one pool each, tokens follow the server's clock."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from graphile_worker._sql.queries.limits import (
     register_limits,
     rent_slots,
     restore_tokens,
+    return_pool_slots,
     return_slots,
     take_tokens,
     want_slot,
@@ -33,6 +36,7 @@ from graphile_worker._sql.queries.workers import recover_jobs, register_pool
 from graphile_worker._sql.render import ParameterStyle, render
 from graphile_worker.errors import JobSpecError, SchemaError
 from graphile_worker.limits import Limit
+from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import open_session
 from tests.support.roles import as_role
 
@@ -96,6 +100,51 @@ def test_a_late_return_does_not_free_a_slot_that_was_rented_again(run, sql):
     assert sql.run(RENTED) == [(1, "a")]
 
 
+def test_a_late_return_does_not_free_a_slot_of_a_limit_that_was_deleted_and_registered_again(
+    run, sql
+):
+    define(run, ConcurrencyLimit(1, name="api"))
+    enter(run, "a", "b")
+    earlier = run(rent_slots("api", "a", 1))
+    sql.run("delete from :ext_schema.limits")
+    define(run, ConcurrencyLimit(1, name="api"))
+    [later] = run(rent_slots("api", "b", 1))
+
+    run(return_slots(earlier))
+
+    assert later.rental == earlier[0].rental
+    assert sql.run(RENTED) == [(1, "b")]
+
+
+@pytest.mark.parametrize("way", ["return_slots", "return_pool_slots", "free_dead_slots"])
+async def test_statements_that_free_slots_lock_them_in_one_order(database, session, run, sql, way):
+    define(run, ConcurrencyLimit(2, name="api"))
+    enter(run, "a")
+    rented = run(rent_slots("api", "a", 2))
+    # The order of the rows in the table is not that of the slots.
+    sql.run("update :ext_schema.slots set rented_at = now() where slot = 1")
+    sql.run("update :ext_schema.pools set swept_at = now()")
+    query = {
+        "return_slots": return_slots(rented[::-1]),
+        "return_pool_slots": return_pool_slots(["a"]),
+        "free_dead_slots": free_dead_slots(),
+    }[way]
+    lock = "select from :ext_schema.slots where slot = $1 for update nowait"
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        sql.run("begin")
+        sql.run(lock, 1)
+        freeing = threads.submit(late.run, query)
+        with closing(sql.another()) as watcher:
+            await wait_for_lock(watcher)
+        # It waits for the first slot, and has not locked the second one.
+        sql.run(lock, 2)
+        sql.run("commit")
+        freeing.result()
+
+    assert sql.run(RENTED) == []
+
+
 def test_the_slots_of_a_dead_pool_are_freed_with_its_jobs_and_it_rents_no_more(run, sql):
     define(run, ConcurrencyLimit(2, name="api"))
     enter(run, "dead", "alive")
@@ -111,6 +160,27 @@ def test_the_slots_of_a_dead_pool_are_freed_with_its_jobs_and_it_rents_no_more(r
     sql.run("delete from :ext_schema.pools where id = 'alive'")
     run(free_dead_slots())
     assert sql.run(RENTED) == []
+
+
+async def test_a_slot_that_a_pool_rents_while_two_sessions_free_it_stays_rented(
+    database, session, run, sql
+):
+    define(run, ConcurrencyLimit(1, name="api"))
+    enter(run, "dead", "alive", "other")
+    run(rent_slots("api", "dead", 1))
+    sql.run("update :ext_schema.pools set swept_at = now() where id = 'dead'")
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        with session.transaction() as first:
+            first.run(free_dead_slots())
+            freeing = threads.submit(late.run, free_dead_slots())
+            await wait_for_lock(sql)
+            [rented] = first.run(rent_slots("api", "alive", 1))
+        freeing.result()
+
+    assert rented.number == 1
+    assert sql.run(RENTED) == [(1, "alive")]
+    assert run(rent_slots("api", "other", 1)) == []
 
 
 def test_tokens_are_taken_at_the_rate_and_up_to_the_burst(run, sql):
@@ -191,6 +261,50 @@ def test_what_a_person_set_stays_in_force_after_a_deployment_until_it_is_reset(s
         ("ada", "limits set", "limit:stripe", "50 per 1m, burst 5"),
         (None, "limits reset", "limit:api", "30 at a time"),
     ]
+
+
+def test_a_limit_that_was_set_is_returned_as_it_is_stored(session, run, sql):
+    define(run, ConcurrencyLimit(20, name="api"))
+    schemas = session.schemas
+
+    for actor, set_by in (("ada", "ada"), (None, sql.value("select session_user::text"))):
+        state = run_plan_sync(session, plan_set_slots("api", 22, schemas, actor=actor))
+        [listed] = run_plan_sync(session, plan_list_limits(schemas))
+        assert (state.limit, state.set_by, state.set_at) == (
+            ConcurrencyLimit(22, name="api"),
+            set_by,
+            listed.set_at,
+        )
+        assert state.set_at is not None
+    reset = run_plan_sync(session, plan_reset_limit("api", schemas))
+    assert reset is not None
+    assert (reset.set_by, reset.set_at) == (None, None)
+
+
+async def test_a_limit_that_a_worker_changes_meanwhile_is_not_set(database, session, run, sql):
+    define(run, ConcurrencyLimit(20, name="api"))
+
+    with open_session(database) as late, ThreadPoolExecutor(1) as threads:
+        with session.transaction() as first:
+            first.run(register_limits([RateLimit(1, per=MINUTE, name="api")]))
+            plan = plan_set_slots("api", 22, session.schemas)
+            setting = threads.submit(run_plan_sync, late, plan)
+            await wait_for_lock(sql)
+        with pytest.raises(JobSpecError, match="changed the kind of this limit or deleted it"):
+            setting.result()
+
+    assert sql.run("select kind, amount, set_at from :ext_schema.limits") == [("rate", 1, None)]
+    assert sql.value("select count(*) from :ext_schema.audit") == 0
+
+
+@pytest.mark.parametrize(
+    "values", ["amount = 0", "app_amount = 0", "period = '0'", "burst = 0", "app_burst = null"]
+)
+def test_values_that_no_limit_has_are_not_stored(run, sql, values):
+    define(run, RateLimit(1, per=MINUTE, name="api"))
+
+    with pytest.raises(psycopg.errors.CheckViolation):
+        sql.run(f"update :ext_schema.limits set {values}")
 
 
 def test_a_limit_cannot_be_set_without_its_name_kind_or_privileges(session, run, database, role):

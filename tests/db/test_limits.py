@@ -1,6 +1,7 @@
 """Limits of tasks: exact over all pools, with full use of slots, and by the database's clock."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,12 +25,12 @@ from graphile_worker import (
 )
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._sql.plans.limits import plan_set_slots
-from graphile_worker._sql.queries.limits import free_dead_slots
+from graphile_worker._sql.queries.limits import free_dead_slots, register_limits
 from graphile_worker._sql.queries.workers import recover_jobs
 from graphile_worker._worker.limited_jobs import LimitTimings
 from graphile_worker._worker.permits import PermitTimings
 from graphile_worker._worker_config import WorkerTimings
-from graphile_worker.events import LeaseLost
+from graphile_worker.events import GetJobErrored, GetJobRecovered, LeaseLost
 from graphile_worker.options import LocalQueueOptions
 from tests.support.clients import record_statements
 from tests.support.pools import open_session
@@ -56,6 +57,13 @@ FREE_SLOTS = """
 select count(*) filter (where pool_id is null)::int, count(*)::int from :ext_schema.slots
 """
 JOBS = "select count(*)::int from :schema._private_jobs"
+FAIL = """
+create function public.fail() returns trigger language plpgsql
+as $$ begin raise exception 'no tokens today'; end $$
+"""
+FAIL_TOKENS = """
+create trigger fail before update on :ext_schema.rates for each row execute function public.fail()
+"""
 
 
 class Gauge:
@@ -201,6 +209,30 @@ async def test_a_limit_that_a_person_changes_takes_effect_while_workers_run(
     assert gauge.peak <= 2
 
 
+async def test_a_worker_starts_no_job_of_a_limit_that_another_version_of_the_app_made_a_rate_limit(
+    app: App, start, sql, gauge, database
+):
+    @app.task(limit=ConcurrencyLimit(2, name="api"))
+    async def work() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0.005)
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.05))
+    await app.aadd_jobs([JobSpec("work")] * 2000)
+    await start(app, concurrency=2, timings=timings)
+    await wait_until(lambda: gauge.ended > 10)
+    with open_session(database) as session:
+        session.run(register_limits([RateLimit(1, per=timedelta(hours=1), name="api")]))
+
+    await wait_until(lambda: sql.run(FREE_SLOTS) == [(2, 2)])
+
+    assert sql.value(JOBS) > 0
+    ended = gauge.ended
+    with open_session(database) as session:
+        session.run(register_limits([ConcurrencyLimit(2, name="api")]))
+    await wait_until(lambda: gauge.ended > ended)
+
+
 async def test_a_pool_with_all_slots_shares_them_with_a_pool_that_has_none(
     app: App, start, sql, gauge
 ):
@@ -274,6 +306,97 @@ async def test_a_pool_whose_jobs_were_recovered_starts_none_before_it_has_new_sl
     assert gauge.peak == 1
     await runner.stop()
     assert sql.run(FREE_SLOTS) == [(1, 1)]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_run_once_raises_an_error_that_keeps_limited_jobs_from_starting(
+    app: App, sql, source
+):
+    @app.task(limit=RateLimit(1, per=timedelta(hours=1)))
+    async def tokens() -> None: ...
+
+    sql.run(FAIL)
+    sql.run(FAIL_TOKENS)
+    await app.aadd_job("tokens")
+
+    async with asyncio.timeout(30):
+        with pytest.raises(psycopg.errors.RaiseException, match="no tokens today"):
+            await app.worker(WorkerOptions(local_queue=SOURCES[source])).run_once()
+
+
+async def test_an_error_of_one_limit_is_reported_and_other_limits_go_on(
+    app: App, start, recorder, sql, gauge, caplog
+):
+    @app.task(limit=RateLimit(1, per=timedelta(hours=1)))
+    async def tokens() -> None: ...
+
+    @app.task(limit=ConcurrencyLimit(1))
+    async def slots() -> None:
+        async with gauge.count():
+            await asyncio.sleep(0)
+
+    sql.run(FAIL)
+    sql.run(FAIL_TOKENS)
+    await app.aadd_job("tokens")
+    runner = await start(app, concurrency=2)
+    await recorder.wait_for(GetJobErrored)
+    assert not runner.is_ready
+    assert "no tokens today" in caplog.text
+    await app.aadd_jobs([JobSpec("slots")] * 20)
+    await wait_until(lambda: gauge.ended == 20)
+    assert not recorder.events_of(GetJobRecovered)
+
+    sql.run("drop trigger fail on :ext_schema.rates")
+
+    await recorder.wait_for(GetJobRecovered)
+    await wait_until(lambda: runner.is_ready)
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_worker_with_only_limited_tasks_is_not_ready_while_it_cannot_read_limits(
+    app: App, start, sql, source
+):
+    @app.task(limit=ConcurrencyLimit(1))
+    async def work() -> None: ...
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.05))
+    runner = await start(app, local_queue=SOURCES[source], timings=timings)
+    assert runner.is_ready
+
+    sql.run("alter table :ext_schema.slots rename to renamed")
+    await wait_until(lambda: not runner.is_ready)
+    sql.run("alter table :ext_schema.renamed rename to slots")
+
+    await wait_until(lambda: runner.is_ready)
+
+
+async def test_a_failure_is_logged_once_while_all_workers_are_busy(
+    app: App, start, sql, gauge, caplog
+):
+    caplog.set_level(logging.DEBUG, "graphile_worker")
+    release = asyncio.Event()
+
+    @app.task(limit=ConcurrencyLimit(1))
+    async def work() -> None:
+        async with gauge.count():
+            await release.wait()
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.05))
+    await app.aadd_job("work")
+    runner = await start(app, concurrency=1, timings=timings)
+    await wait_until(lambda: gauge.running == 1)
+
+    sql.run("alter table :ext_schema.slots rename to renamed")
+    await wait_until(lambda: caplog.text.count("claiming limited jobs failed, retrying") >= 3)
+    warnings = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    sql.run("alter table :ext_schema.renamed rename to slots")
+    await wait_until(lambda: "claiming limited jobs succeeds again" in caplog.text)
+    release.set()
+
+    assert len(warnings) == 1
+    await wait_until(lambda: gauge.ended == 1)
+    assert runner.is_ready
 
 
 async def test_an_app_without_limits_runs_no_statement_about_limits(app: App, start, monkeypatch):

@@ -1,8 +1,10 @@
 """Unique windows: with one key, one job per window is added, also if it has ended."""
 
+import json
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from graphile_worker._lease.expired_keys import KEYS_PER_STATEMENT
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.unique_keys import delete_expired_keys
 from graphile_worker._sql.query import Plan
+from graphile_worker._sql.render import ParameterStyle, render
 from graphile_worker.ops.adding import plan_add_for_person
 from tests.support.clients import open_client, unwrap
 from tests.support.recorder import wait_until
@@ -175,6 +178,53 @@ def test_a_duplicate_blocks_no_other_producer(blocking_client, database, sql):
         sql.run(EXPIRE)
 
     assert written is None
+
+
+async def test_two_batches_with_a_common_key_into_a_new_queue_do_not_deadlock(database, sql):
+    # A batch waits after it added its first job, until the test goes on.
+    sql.run(
+        "create function public.wait() returns trigger language plpgsql as $$ begin"
+        " perform pg_catalog.pg_advisory_xact_lock_shared(1); return null; end $$"
+    )
+    sql.run(
+        "create trigger wait after insert on :schema._private_jobs for each row"
+        " execute function public.wait()"
+    )
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock'"
+    )
+
+    def add(*keys: str) -> list[bool]:
+        # Past the client, which would retry after a deadlock.
+        spec = {"identifier": "new", "payload": "{}", "queue_name": "new", "unique_for": "1 day"}
+        specs = json.dumps([spec | {"unique_key": key} for key in keys])
+        with closing(sql.another()) as session:
+            rows = session.run(
+                "select is_duplicate from :ext_schema.add_unique_jobs($1::text::json)", specs
+            )
+        return [is_duplicate for (is_duplicate,) in rows]
+
+    with ThreadPoolExecutor(2) as threads:
+        sql.run("select pg_advisory_lock(1)")
+        both = threads.submit(add, "a", "b")
+        await wait_until(lambda: sql.value(waiting) == 1)
+        one = threads.submit(add, "b")
+        await wait_until(lambda: sql.value(waiting) == 2)
+        sql.run("select pg_advisory_unlock(1)")
+
+        assert both.result() == [False, False]
+        assert one.result() == [True]
+
+
+def test_a_duplicate_adds_no_name_of_a_task_or_queue(blocking_client, sql):
+    blocking_client.add_job("report", **REPORT)
+
+    again = blocking_client.add_job("other", queue_name="other", **REPORT)
+
+    assert again.is_duplicate
+    assert sql.run("select identifier from :schema._private_tasks") == [("report",)]
+    assert sql.run("select queue_name from :schema._private_job_queues") == []
 
 
 async def test_a_snapshot_that_is_too_old_fails_instead_of_adding_a_second_job(
@@ -561,6 +611,24 @@ def test_expired_keys_are_deleted_in_pieces_and_open_ones_stay(sql, database):
     assert counts == [10, 10, 4, 0]
     keys = {key for (key,) in sql.run("select key from :ext_schema.unique_keys")}
     assert keys == {"k1", "open", "recent"}
+
+
+def test_expired_keys_are_found_by_indexes_beside_many_open_ones(database, sql):
+    sql.run(
+        "insert into :ext_schema.unique_keys (key, since, until, job_id)"
+        " select 'k' || n, now() - interval '3 hours',"
+        " now() + case n % 3 when 0 then interval '-2 hours' else interval '1 day' end, n"
+        " from generate_series(1, 100000) as n"
+    )
+    sql.run("analyze :ext_schema.unique_keys")
+    text = render("delete_expired_keys", Schemas.from_names(database.schema), ParameterStyle.NATIVE)
+
+    with psycopg.connect(database.dsn) as connection, psycopg.RawCursor(connection) as cursor:
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            cursor.execute(f"set plan_cache_mode = {mode}".encode())
+            cursor.execute(f"explain (costs off) {text}".encode(), (KEYS_PER_STATEMENT,))
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "Seq Scan" not in plan, plan
 
 
 async def test_a_worker_deletes_expired_keys(app, start, sql):

@@ -11,6 +11,7 @@ from graphile_worker.tasks import find_limits
 from tests.support.cases import for_each
 
 MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
 STRIPE = RateLimit(100, per=MINUTE, burst=20, name="stripe")
 
 
@@ -27,6 +28,8 @@ INVALID: list[tuple[Any, str]] = [
     (lambda: RateLimit(1, per=timedelta(0)), "per must be from 1 µs to 366 days"),
     (lambda: RateLimit(0, per=MINUTE), "starts must be from 1 to"),
     (lambda: RateLimit(1, per=MINUTE, burst=0), "burst must be from 1 to"),
+    # Its starts are due over more than 100 years.
+    (lambda: RateLimit(2, per=366 * DAY, burst=200), "burst must be from 1 to 199, got 200"),
     (
         lambda: App().task(limit=_any(20)),
         "limit must be a ConcurrencyLimit, a RateLimit or several",

@@ -1,20 +1,32 @@
 """ExpiredKeys: deletes the unique keys whose windows have ended."""
 
+import time
+from collections.abc import Callable
+
 from graphile_worker._db.database import QueryRunner
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.unique_keys import check_unique_keys, delete_expired_keys
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.logs import Logger
 
-# Keys of one statement, and statements of one round.
 KEYS_PER_STATEMENT = 1000
-MAX_STATEMENTS = 100
+
+# Longest round, which deletes millions of keys. The next one continues.
+MAX_ROUND_SECONDS = 60.0
 
 
 class ExpiredKeys:
     """Deletes expired keys in small statements, which skip keys that another session uses."""
 
-    def __init__(self, database: QueryRunner, schemas: Schemas, logger: Logger) -> None:
+    def __init__(
+        self,
+        database: QueryRunner,
+        schemas: Schemas,
+        logger: Logger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._db = database
         self._schemas = schemas
         self._logger = logger
@@ -37,9 +49,9 @@ class ExpiredKeys:
 
     async def _delete(self) -> int:
         total = 0
-        for _ in range(MAX_STATEMENTS):
+        ends_at = self._clock() + MAX_ROUND_SECONDS
+        while True:
             count = await self._db.run(delete_expired_keys(KEYS_PER_STATEMENT))
             total += count
-            if count < KEYS_PER_STATEMENT:
-                break
-        return total
+            if count < KEYS_PER_STATEMENT or self._clock() >= ends_at:
+                return total

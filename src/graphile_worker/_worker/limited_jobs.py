@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from graphile_worker._db.database import QueryRunner
-from graphile_worker._db.retry import compute_backoff
+from graphile_worker._db.retry import compute_backoff, is_outage, is_temporary
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.limits import (
@@ -38,7 +38,11 @@ from graphile_worker._worker.permits import (
     build_permits,
 )
 from graphile_worker._worker.shared_concurrency import SlotGate, WorkerSeat
-from graphile_worker._worker.sources.base import ONCE_POLL_INTERVAL, JobSource
+from graphile_worker._worker.sources.base import (
+    MAX_BACKOFF_SECONDS,
+    ONCE_POLL_INTERVAL,
+    JobSource,
+)
 from graphile_worker.limits import Limit, check_definitions
 
 
@@ -82,6 +86,9 @@ class Group:
         self.blocked_since: float | None = None
         self.search_at = float("inf")
         self.running = 0
+        # Errors in a row, and when to try again after the last one.
+        self.failures = 0
+        self._failed_until = 0.0
         self._mean_seconds: float | None = None
         self._ahead_from = 0.0
 
@@ -92,11 +99,22 @@ class Group:
 
     @property
     def retry_at(self) -> float:
-        return max(each.retry_at for each in self.permits)
+        return max(self._failed_until, *(each.retry_at for each in self.permits))
 
     def can_try(self, now: float) -> bool:
         """Return whether jobs may be ready, and whether it is time to get permits for them."""
-        return self.may_have_more and (self.blocked_since is None or now >= self.retry_at)
+        if not self.may_have_more or self.is_paused(now):
+            return False
+        return self.blocked_since is None or now >= self.retry_at
+
+    def is_paused(self, now: float) -> bool:
+        """Return whether to wait after an error."""
+        return now < self._failed_until
+
+    def record_failure(self) -> None:
+        """Claim no jobs for a time that grows with each error."""
+        self._failed_until = time.monotonic() + compute_backoff(self.failures, MAX_BACKOFF_SECONDS)
+        self.failures += 1
 
     def may_start_within(self, seconds: float, now: float) -> bool:
         """Return whether jobs may be ready that may start soon."""
@@ -201,6 +219,8 @@ class LimitedJobs:
         self._search_at = self._poll_at = self._watch_at = 0.0
         self._must_reconcile = False
         self._failures = 0
+        # From an error until all that failed has succeeded.
+        self.is_failing = False
         self._foreign_kinds: set[str] = set()
         claimer.on_forgotten = self._on_forgotten
         claimer.may_start_limited = lambda: self._is_unfinished
@@ -312,17 +332,17 @@ class LimitedJobs:
         while not self._is_stopped or self._is_holding:
             try:
                 await self._step()
-                self._failures = 0
             except Exception as error:
-                # An answer may be lost.
-                self._must_reconcile = True
+                pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
-                self._logger.debug(
-                    "claiming limited jobs failed, retrying: %s", format_error_line(error)
-                )
+                # The next step asks the database, also without a job to claim.
+                self._watch_at = 0.0
+                self._handle_error(error)
                 self._answer_asking()
-                await asyncio.sleep(compute_backoff(self._failures, 0.6))
+                await asyncio.sleep(pause)
                 continue
+            self._failures = 0
+            self._report_recovery()
             self._answer_asking()
             await self._wait()
 
@@ -345,7 +365,7 @@ class LimitedJobs:
             await self._search()
         # In another order each time, so that no group is always the last one.
         for group in random.sample(self._groups, len(self._groups)):
-            await self._serve(group)
+            await self._serve_unless_paused(group)
         await self._return_slots()
         # A busy worker requests it again, if there was no job.
         self._is_requested = False
@@ -364,29 +384,69 @@ class LimitedJobs:
         for group in self._groups:
             if not group.tasks.isdisjoint(names):
                 group.may_have_more = True
+            elif not group.may_have_more:
+                # There is nothing to try again.
+                group.failures = 0
 
-    async def _serve(self, group: Group) -> None:
-        """Start the jobs of a group that workers can run now, and claim some for the next ones."""
+    async def _serve_unless_paused(self, group: Group) -> None:
+        """Serve a group. An error delays this group, not the others."""
         self._deliver(group)
+        if group.is_paused(time.monotonic()):
+            return
+        try:
+            if await self._serve(group):
+                group.failures = 0
+        except Exception as error:
+            group.record_failure()
+            self._handle_error(error)
+
+    def _handle_error(self, error: Exception) -> None:
+        """Report an error that is retried. A pool that runs once stops, as after a failed fetch."""
+        # An answer may be lost.
+        self._must_reconcile = True
+        is_first, self.is_failing = not self.is_failing, True
+        if not self._source.report_limited_error(error):
+            # All workers are busy, so no event reports it. The heartbeat reports an outage.
+            is_warning = is_first and not is_outage(error)
+            log = self._logger.warning if is_warning else self._logger.debug
+            log("claiming limited jobs failed, retrying: %s", format_error_line(error))
+        # While jobs run there is time to retry.
+        can_retry = is_temporary(error) and bool(self._claimer.claimed_jobs)
+        if self._once and not self._is_stopped and not can_retry:
+            self._source.fail(error)
+
+    def _report_recovery(self) -> None:
+        if self.is_failing and not any(group.failures for group in self._groups):
+            self.is_failing = False
+            self._logger.info("claiming limited jobs succeeds again")
+            self._source.report_limited_recovery()
+
+    async def _serve(self, group: Group) -> bool:
+        """Start the jobs of a group that workers can run now, and claim some for the next ones.
+
+        Returns whether the database has answered.
+        """
         workers = self._demand
         ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
         # Not one by one, while jobs are short.
         is_low = 2 * len(group.next) <= ahead
         if not (group.may_have_more or group.next) or not (workers or (ahead and is_low)):
-            return
+            return False
+        has_answer = False
         if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
             await self._acquire(group, workers)
+            has_answer = True
             self._deliver(group)
         group.record_permits(is_needed=workers > 0)
         limit = min(self._demand, group.free_permits) + ahead - len(group.next)
         if limit <= 0 or not group.may_have_more:
-            return
+            return has_answer
         wakes = self._wakes
         claimed_jobs = await self._claimer.claim_limited(group.fetcher, group.tasks, limit)
         group.next.extend(claimed_jobs)
         self._deliver(group)
         if claimed_jobs and not claimed_jobs[0].is_all_ready:
-            return
+            return True
         # No other job is ready, unless one was announced meanwhile.
         group.may_have_more = self._wakes > wakes
         if group.fetcher.next_fetch_at is not None:
@@ -394,6 +454,7 @@ class LimitedJobs:
         if not claimed_jobs:
             for each in group.permits:
                 await each.reduce(len(group.next))
+        return True
 
     async def _acquire(self, group: Group, count: int) -> None:
         """Get permits of each limit, or none."""
@@ -515,9 +576,11 @@ class LimitedJobs:
             permits = self._permits[each.name]
             self._warn_about_kind(each.name, each.kind)
             if isinstance(permits, Slots):
-                if each.amount > permits.amount:
+                # A rate limit of this name has no slots, so this pool returns those that it rents.
+                amount = each.amount if each.kind is LimitKind.CONCURRENCY else 0
+                if amount > permits.amount:
                     permits.retry_at = 0.0
-                permits.amount = each.amount
+                permits.amount = amount
                 if each.is_wanted:
                     permits.share()
         if self._slots:

@@ -125,12 +125,17 @@ class WorkerPool:
     @property
     def is_database_reachable(self) -> bool:
         """Return whether the last fetch succeeded."""
-        return not self._source.is_failing
+        return not self._is_failing
 
     @property
     def is_ready(self) -> bool:
         """Return whether the pool claims jobs and the database is reachable."""
-        return not self._stop.is_set() and not self._is_finishing and not self._source.is_failing
+        return not self._stop.is_set() and not self._is_finishing and not self._is_failing
+
+    @property
+    def _is_failing(self) -> bool:
+        limited = self._limited
+        return self._source.is_failing or (limited is not None and limited.is_failing)
 
     @property
     def is_stopping(self) -> bool:

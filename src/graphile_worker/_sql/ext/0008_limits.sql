@@ -15,7 +15,20 @@ create table if not exists :ext_schema.limits (
   set_at timestamptz,
   -- A pool that has no slot of a limit and waits for one.
   wanted_by text,
-  wanted_at timestamptz
+  wanted_at timestamptz,
+  constraint limits_values_check check (
+    amount > 0
+    and app_amount > 0
+    and (
+      kind <> 'rate'
+      or (
+        period > interval '0'
+        and burst > 0
+        and app_period > interval '0'
+        and app_burst > 0
+      ) is true
+    )
+  )
 );
 
 -- The slots of concurrency limits, one row each. A pool rents slots, and runs as many jobs of the

@@ -1,7 +1,7 @@
 """Plans that list limits of tasks, and change them while workers run."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
@@ -153,13 +153,18 @@ def plan_reset_limit(
     return (yield from _plan_transaction(build_plan, schemas))
 
 
-def replace_limit(state: LimitState, limit: Limit, set_by: str | None = None) -> LimitState:
+def replace_limit(
+    state: LimitState,
+    limit: Limit,
+    set_by: str | None = None,
+    set_at: datetime | None = None,
+) -> LimitState:
     """Return the state of a limit with other values in force."""
     return LimitState(
         limit,
         state.defined,
         set_by,
-        state.set_at,
+        set_at,
         state.used_slots,
         state.seconds_until_next,
         state.is_wanted,
@@ -184,9 +189,17 @@ def _plan_set(
                 "42809",
             )
         who = make_storable(clean_actor(actor), audit)
-        yield set_limit(limit, who)
+        answer: tuple[str, datetime] | None = yield set_limit(limit, who)
+        if answer is None:
+            raise JobSpecError(
+                "name",
+                name,
+                "a worker or a person changed the kind of this limit or deleted it meanwhile. "
+                "Run `graphile-worker limits list`.",
+                "42704",
+            )
         yield from _plan_end(name, _build_label(AuditAction.LIMITS_SET, limit, actor), audit, True)
-        return replace_limit(state, limit, who)
+        return replace_limit(state, limit, *answer)
 
     return (yield from _plan_transaction(build_plan, schemas))
 

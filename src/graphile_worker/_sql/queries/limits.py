@@ -128,6 +128,7 @@ def return_slots(slots: Sequence[RentedSlot]) -> Query[None]:
         [each.limit for each in slots],
         [each.number for each in slots],
         [each.rental for each in slots],
+        [each.pool_id for each in slots],
     )
     return Query("return_slots", args)
 
@@ -165,11 +166,15 @@ def restore_tokens(name: str, count: int, due_at: str) -> Query[None]:
     return Query("restore_tokens", (name, count, due_at))
 
 
-def set_limit(limit: Limit, actor: str | None) -> Query[bool]:
-    """Set the values in force, and return whether the limit exists."""
+def set_limit(limit: Limit, actor: str | None) -> Query[tuple[str, datetime] | None]:
+    """Set the values in force, and return by whom and when. None if no limit has this name and kind."""
     each = _encode_limit(limit)
     args = (each["name"], each["kind"], each["amount"], each["period"], each["burst"], actor)
-    return Query("set_limit", args, read_bool)
+    return Query(
+        "set_limit",
+        args,
+        lambda rows: (rows[0][0], parse_timestamp(rows[0][1])) if rows else None,
+    )
 
 
 def reset_limit(name: str) -> Query[bool]:

@@ -9,8 +9,8 @@ with expired as (
   for update skip locked
 ), deleted as (
   delete from :ext_schema.unique_keys as keys
-  using expired
-  where keys.key = expired.key
+  -- An array, so that the planner finds these rows by the primary key and does not read the table.
+  where keys.key = any (array(select expired.key from expired))
   returning keys.key
 )
 select pg_catalog.count(*) from deleted;

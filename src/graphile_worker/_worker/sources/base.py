@@ -103,6 +103,10 @@ class JobSource(ABC):
         """Return the number of workers that wait for a job."""
         return 0 if self._buffer.is_closed else len(self._buffer.prune_waiters())
 
+    def list_waiters(self) -> list[Waiter]:
+        """Return the workers that wait for a job."""
+        return list(self._buffer.prune_waiters())
+
     def deliver(self, claimed: ClaimedJob) -> None:
         """Start a job on a worker that waits."""
         self._buffer.prune_waiters().popleft().deliver(claimed)
@@ -128,6 +132,22 @@ class JobSource(ABC):
         self._buffer.close()
         self.on_stop()
         self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop fetching. Waiting workers raise this error, and so does each that waits later."""
+        self._buffer.close(error)
+        self._changed.set()
+
+    def report_limited_error(self, error: BaseException) -> bool:
+        """Report that limited jobs could not be claimed. Return whether a worker waits for one."""
+        waiters = self.list_waiters()
+        self._emit_error(waiters, error)
+        return bool(waiters)
+
+    def report_limited_recovery(self) -> None:
+        """Report that limited jobs can be claimed again."""
+        if not self.is_failing:
+            self._hooks.emit(GetJobRecovered(pool_id=self._claimer.pool_id))
 
     async def release_tasks(self, names: Collection[str]) -> None:
         """Release fetched jobs of these tasks, because they are paused."""
@@ -168,12 +188,7 @@ class JobSource(ABC):
 
     async def _handle_fetch_error(self, error: BaseException) -> None:
         self.is_failing = True
-        pool_id = self._claimer.pool_id
-        # A listener may stop the source, which empties the deque.
-        for waiter in list(self._buffer.waiters):
-            self._hooks.emit(
-                GetJobErrored(pool_id=pool_id, worker_id=waiter.worker_id, error=error)
-            )
+        self._emit_error(list(self._buffer.waiters), error)
         if self._once and not self._can_retry_once(error):
             self._buffer.close(error)
             return
@@ -182,6 +197,14 @@ class JobSource(ABC):
         pause = self._backoff(self._failures)
         self._failures += 1
         await self._wait_until(lambda: False, timeout_seconds=pause)
+
+    def _emit_error(self, waiters: Iterable[Waiter], error: BaseException) -> None:
+        # A listener may stop the source, which empties the deques.
+        pool_id = self._claimer.pool_id
+        for waiter in waiters:
+            self._hooks.emit(
+                GetJobErrored(pool_id=pool_id, worker_id=waiter.worker_id, error=error)
+            )
 
     def _can_retry_once(self, error: BaseException) -> bool:
         """Return whether to retry a fetch after this error, if the source runs once."""

@@ -45,6 +45,10 @@ class DirectSource(JobSource):
             self._idle_waiters.popleft()
         return super().waiting_count + len(self._idle_waiters)
 
+    def list_waiters(self) -> list[Waiter]:
+        idle = [each for each in self._idle_waiters if each.is_waiting]
+        return super().list_waiters() + idle
+
     def deliver(self, claimed: ClaimedJob) -> None:
         idle = self._idle_waiters
         while idle:
@@ -58,6 +62,10 @@ class DirectSource(JobSource):
         if claimed.queue_id is not None:
             self._freed_queue_ids.add(claimed.queue_id)
             self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._wake_idle(len(self._idle_waiters))
+        super().fail(error)
 
     def stop(self) -> None:
         super().stop()
