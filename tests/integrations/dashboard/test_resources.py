@@ -753,7 +753,7 @@ def test_values_that_a_limit_cannot_have_are_rejected(desk, name, body, status):
     assert desk.admin.get("limits")["limits"][0]["set_by"] is None
 
 
-def test_without_the_tables_of_limits_the_page_says_so_and_nothing_is_set(desk, monkeypatch):
+def test_without_the_tables_of_limits_the_page_names_what_is_missing(desk, monkeypatch):
     missing = Query("check_limits", ("no_schema", "no_schema"), lambda rows: LimitAccess(*rows[0]))
     monkeypatch.setattr("graphile_worker._sql.plans.limits.check_limits", lambda schemas: missing)
 

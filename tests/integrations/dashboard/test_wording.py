@@ -212,7 +212,7 @@ def test_a_search_without_jobs_offers_to_drop_each_part_of_the_filter():
     assert title == "No failed jobs match"
     assert [each["button"] for each in parts if isinstance(each, dict)] == [
         ["Search all jobs", "jobs?q=task%3Amail%20state%3Afailed&newest=all"],
-        ["Drop task:mail", "jobs?q=state%3Afailed"],
+        ["Leave out task:mail", "jobs?q=state%3Afailed"],
         ["All states", "jobs?q=task%3Amail"],
     ]
     assert describe_no_jobs(parse_filter("task:mail"), None)[0] == "No jobs match"

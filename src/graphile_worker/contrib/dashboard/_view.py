@@ -10,9 +10,11 @@ Texts of changes contain names of values of the row, for example `{name}`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.remedies import format_remedy
 from graphile_worker.contrib.dashboard._texts import (
     KEY_MODE_TEXTS,
     PAUSE_TEXTS,
@@ -310,8 +312,6 @@ OVERVIEW_COLUMNS = (
     column("line", "error", "Newest error", sort=None, is_wide=True, card="line"),
 )
 
-FIRST_JOB = """select graphile_worker.add_job('send_email', '{"to": "ana@example.com"}');"""
-
 PAGES = (
     PageText(
         path="",
@@ -320,14 +320,7 @@ PAGES = (
         module="overview",
         columns=OVERVIEW_COLUMNS,
         icon="jobs",
-        empty=(
-            "No jobs yet",
-            [
-                "The queue is empty. Jobs that you add appear here within two seconds.",
-                {"sql": FIRST_JOB},
-                {"button": ["Enqueue a job", "enqueue"]},
-            ],
-        ),
+        empty=("No jobs yet",),
     ),
     PageText(
         path="jobs",
@@ -476,6 +469,18 @@ PAGES = (
         unmatched=("No entry matches", "Change or clear the fields above."),
     ),
 )
+
+
+def list_pages(schemas: Schemas) -> list[PageText]:
+    """List the pages, with the names of the queue in their texts."""
+    overview, *others = PAGES
+    text = [
+        "The queue is empty. Jobs that you add appear here within two seconds.",
+        {"sql": format_remedy("add_first_job", schemas)},
+        {"button": ["Enqueue a job", "enqueue"]},
+    ]
+    return [replace(overview, empty=(*overview.empty, text)), *others]
+
 
 PAUSE_FIELDS = (
     Field(

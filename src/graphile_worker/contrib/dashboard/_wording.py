@@ -349,7 +349,7 @@ def describe_no_jobs(job_filter: Filter, newest: int | None) -> tuple[str, list[
         rest = Filter(tuple(each for each in job_filter.terms if each is not term))
         is_state = term.field is FilterField.STATE
         states += map(str, term.values) if is_state and not term.is_negated else []
-        label = "All states" if is_state else f"Drop {term}"
+        label = "All states" if is_state else f"Leave out {term}"
         parts += [" ", {"button": [label, link_page("jobs", q=str(rest))]}]
     return f"No {states[0]} jobs match" if len(states) == 1 else "No jobs match", parts
 

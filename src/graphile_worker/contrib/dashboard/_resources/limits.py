@@ -81,7 +81,7 @@ async def list_limits(request: ApiRequest) -> object:
 
 
 async def get_limits(request: ApiRequest) -> list[LimitState] | None:
-    """Return the limits, or None if there is no table of them that this role may read."""
+    """Return the limits, or None if this role cannot read their tables, or they are missing."""
     service = request.service
 
     async def read() -> list[LimitState] | None:

@@ -1,0 +1,1 @@
+select :schema.add_job('send_email', '{"to": "ana@example.com"}');
