@@ -10,11 +10,9 @@ Texts of changes contain names of values of the row, for example `{name}`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.remedies import format_remedy
 from graphile_worker.contrib.dashboard._texts import (
     KEY_MODE_TEXTS,
     PAUSE_TEXTS,
@@ -320,7 +318,14 @@ PAGES = (
         module="overview",
         columns=OVERVIEW_COLUMNS,
         icon="jobs",
-        empty=("No jobs yet",),
+        empty=(
+            "No jobs yet",
+            [
+                "The queue is empty. Jobs that you add appear here within two seconds. ",
+                {"link": ["Enqueue a job", "enqueue"]},
+                ", for example from SQL:",
+            ],
+        ),
     ),
     PageText(
         path="jobs",
@@ -469,18 +474,6 @@ PAGES = (
         unmatched=("No entry matches", "Change or clear the fields above."),
     ),
 )
-
-
-def list_pages(schemas: Schemas) -> list[PageText]:
-    """List the pages, with the names of the queue in their texts."""
-    overview, *others = PAGES
-    text = [
-        "The queue is empty. Jobs that you add appear here within two seconds.",
-        {"sql": format_remedy("add_first_job", schemas)},
-        {"button": ["Enqueue a job", "enqueue"]},
-    ]
-    return [replace(overview, empty=(*overview.empty, text)), *others]
-
 
 PAUSE_FIELDS = (
     Field(

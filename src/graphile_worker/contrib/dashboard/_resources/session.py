@@ -15,12 +15,13 @@ from graphile_worker.contrib.dashboard._view import (
     CHANGES,
     ENQUEUE_FIELDS,
     OVERVIEW_CHART,
-    list_pages,
+    PAGES,
 )
 
 # Fixed texts of the dashboard and of its pages, which the browser gets once.
 PAGE_TEXTS = {
     **TEXTS,
+    "pages": PAGES,
     "changes": CHANGES,
     "brief_columns": BRIEF_ENDED_COLUMNS,
     "overview_chart": OVERVIEW_CHART,
@@ -74,7 +75,7 @@ async def get_session(request: ApiRequest) -> object:
             is_read_only=service.is_read_only,
             hide_payloads=settings.hide_payloads,
         ),
-        "texts": {**PAGE_TEXTS, "pages": list_pages(service.schemas)},
+        "texts": PAGE_TEXTS,
     }
 
 

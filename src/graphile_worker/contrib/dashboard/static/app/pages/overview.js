@@ -5,6 +5,7 @@ import {
 } from "../kit.js";
 import { HEALTH_ICONS } from "../shell.js";
 
+const FIRST_JOB = `select graphile_worker.add_job('send_email', '{"to": "ana@example.com"}');`;
 const MAX_NOTES = 3;
 const HISTORY = html`<a href=${link("history")}>History</a>`;
 
@@ -40,6 +41,7 @@ export default function Overview({ page }) {
     return data.outage ? html`<${Problem} error=${{ ...data.outage, detail: data.outage.message }} />` : html`<${Loading} />`;
   }
   const isEmpty = !data.is_partial && !Object.values(data.totals).some(Boolean) && !data.tasks.length && !data.ended?.length;
+  const [title, text] = page.empty;
   const { health, sentence: words } = data.verdict;
   const updated = dataAge.value < 3 ? "just now" : `${age(Math.round(dataAge.value))} ago`;
   const hint = data.is_partial ? "Counting the jobs. Ages, rates and workers are current." : `updated ${updated}`;
@@ -51,7 +53,7 @@ export default function Overview({ page }) {
     ${data.alerts.length > 0 && html`<${Findings} alerts=${data.alerts} />`}
     <div class=${`stack ${data.outage ? "stale-data" : ""}`}>
       <${Stats} stats=${data.stats} values=${(name) => data.series.map((point) => point[name])} />
-      ${isEmpty ? html`<${Missing} ...${page} />` : html`<${Throughput} ...${data} />`}
+      ${isEmpty ? html`<${Missing} icon=${page.icon} empty=${[title, [...text, { sql: FIRST_JOB }]]} />` : html`<${Throughput} ...${data} />`}
       <${Tasks} ...${data} columns=${page.columns} />
       <${Ended} ended=${data.ended} />
     </div>

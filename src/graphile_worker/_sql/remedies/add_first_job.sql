@@ -1,1 +1,0 @@
-select :schema.add_job('send_email', '{"to": "ana@example.com"}');
