@@ -34,8 +34,9 @@ SCHEMES = ("light", "dark")
 
 TASKS = """
 import time
+from datetime import timedelta
 
-from graphile_worker import App, JobContext, Retention
+from graphile_worker import App, ConcurrencyLimit, JobContext, RateLimit, Retention
 
 KEPT = Retention(results=True, attempts=True)
 app = App()
@@ -47,7 +48,9 @@ def send_email(to: str, template: str = "receipt") -> str:
     return "sent"
 
 
-@app.task(retention=KEPT)
+@app.task(
+    retention=KEPT, limit=RateLimit(600, per=timedelta(minutes=1), burst=60, name="renderer")
+)
 def render_pdf(order_id: int) -> None:
     if order_id % 3 == 0:
         raise TimeoutError(f"no reply from the renderer within {order_id % 7 + 20} s")
@@ -69,6 +72,13 @@ async def rebuild_search_index(ctx: JobContext, catalog: str) -> None:
     import asyncio
 
     ctx.progress(0.4, "page 4 of 10")
+    await asyncio.sleep(3600)
+
+
+@app.task(limit=ConcurrencyLimit(1))
+async def transcode(ctx: JobContext, video: str) -> None:
+    import asyncio
+
     await asyncio.sleep(3600)
 
 
@@ -118,6 +128,8 @@ select graphile_worker.add_job(
 )
 from generate_series(1, 90) as n;
 select graphile_worker.add_job('rebuild_search_index', '{"catalog": "spring"}', 'search');
+select graphile_worker.add_job('transcode', json_build_object('video', 'v' || n || '.mp4'))
+from generate_series(1, 8) as n;
 select graphile_worker.add_job(
   'sync_stock', json_build_object('shop', shop), max_attempts => attempts
 )
@@ -129,7 +141,8 @@ FIND_JOBS = """
 select
   max(id) filter (where locked_at is null and attempts = 0 and payload::text like '%card_token%'),
   max(id) filter (where locked_at is null and attempts between 1 and max_attempts - 1),
-  max(id) filter (where locked_at is not null and payload::text like '%catalog%')
+  max(id) filter (where locked_at is not null and payload::text like '%catalog%'),
+  max(id) filter (where locked_at is null and payload::text like '%.mp4%')
 from graphile_worker._private_jobs
 """
 
@@ -161,9 +174,11 @@ PICTURES = [
     Picture("job", "jobs/{waiting}"),
     Picture("job-retrying", "jobs/{retrying}", is_documented=False),
     Picture("job-running", "jobs/{running}", is_documented=False),
+    Picture("job-limited", "jobs/{limited}", is_documented=False),
     Picture("errors", "errors"),
     Picture("queues", "queues"),
     Picture("tasks", "tasks"),
+    Picture("limits", "limits"),
     Picture("workers", "workers"),
     Picture("cron", "cron"),
     Picture("history", "history"),
@@ -278,7 +293,7 @@ def find_jobs(cluster: Cluster) -> dict[str, str]:
     """Return the id of a job for each name in the paths."""
     with psycopg.connect(cluster.dsn("shop"), autocommit=True) as connection:
         row = connection.execute(FIND_JOBS.encode()).fetchone()
-    names = ("waiting", "retrying", "running")
+    names = ("waiting", "retrying", "running", "limited")
     return {name: str(id or 1) for name, id in zip(names, row or (), strict=True)}
 
 
@@ -302,6 +317,7 @@ def open_scene(name: str) -> Iterator[tuple[Cluster, str]]:
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute(BUSY.encode())
                 eventually(lambda: is_settled(url), "the first jobs have ended", SETTLE_SECONDS)
+                programs.command("limits", "set", "renderer", "300/1m", "--actor", "ada")
             if name == "broken":
                 client.pause_queue("import", reason="feed provider is down", actor="ada")
                 client.pause_task("sync_stock", reason="stock API is down", actor="ada")
@@ -322,7 +338,7 @@ def start_dashboard(programs: Programs, scene: str) -> str:
 
 def is_settled(url: str) -> bool:
     with psycopg.connect(url) as connection:
-        query = b"select count(*) < 320 from graphile_worker._private_jobs where attempts = 0"
+        query = b"select count(*) < 330 from graphile_worker._private_jobs where attempts = 0"
         row = connection.execute(query).fetchone()
         return row is not None and row[0]
 

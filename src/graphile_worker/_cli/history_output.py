@@ -35,7 +35,7 @@ from graphile_worker.ops.history import (
     plan_set_history,
 )
 from graphile_worker.ops.states import JobState
-from graphile_worker.ops.text import summarize_error
+from graphile_worker.ops.text import format_bytes, summarize_error
 from graphile_worker.results import Attempt
 
 ENDED_HEADERS = ("id", "task", "state", "finished at", "ago", "took", "attempts", "error")
@@ -335,12 +335,3 @@ def prune_history(settings: Settings, *, as_json: bool) -> None:
     if pruned.deleted_rows:
         count = f"{pruned.deleted_rows:,}"
         click.echo(f"deleted {count} outcomes and attempts that their tasks no longer keep")
-
-
-def format_bytes(size: float) -> str:
-    """Format a size, for people: `214 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -1,18 +1,17 @@
 """The command `limits`."""
 
-from typing import Any
-
 import click
 
 from graphile_worker._cli.printing import format_time, print_json, print_table
 from graphile_worker._cli.settings.layers import Settings
 from graphile_worker._cli.settings.resolve import open_database, resolve_actor
 from graphile_worker._db.database import run_plan_sync
-from graphile_worker._sql.queries.jobs import MICROSECOND
 from graphile_worker._support.error_format import make_printable
-from graphile_worker.limits import ConcurrencyLimit, Limit
+from graphile_worker.limits import ConcurrencyLimit
 from graphile_worker.ops.limits import (
     LimitState,
+    encode_state,
+    format_change,
     format_use,
     parse_limit,
     plan_list_limits,
@@ -29,7 +28,7 @@ def print_limits(settings: Settings, *, as_json: bool) -> None:
     with open_database(settings) as database:
         states = run_plan_sync(database, plan_list_limits(database.schemas))
     if as_json:
-        print_json({"limits": [_encode_state(each) for each in states]})
+        print_json({"limits": [encode_state(each) for each in states]})
         return
     if not states:
         click.echo("no worker has registered a limit", err=True)
@@ -68,10 +67,9 @@ def reset_limit(settings: Settings, name: str, *, as_json: bool) -> None:
 
 def _print_changed(state: LimitState, as_json: bool) -> None:
     if as_json:
-        print_json({"limit": _encode_state(state)})
+        print_json({"limit": encode_state(state)})
         return
-    before = "" if state.set_by is None else f" (in the app: {state.defined})"
-    click.echo(make_printable(f"limit {state.name!r}: {state.limit}{before}"))
+    click.echo(make_printable(f"limit {state.name!r}: {format_change(state)}"))
 
 
 def _build_row(state: LimitState) -> tuple[str | None, ...]:
@@ -84,24 +82,3 @@ def _build_row(state: LimitState) -> tuple[str | None, ...]:
         state.set_by,
         None if state.set_at is None else format_time(state.set_at),
     )
-
-
-def _encode_state(state: LimitState) -> dict[str, Any]:
-    return {
-        "name": state.name,
-        "kind": state.kind,
-        **_encode_limit(state.limit),
-        "app": _encode_limit(state.defined),
-        "set_by": state.set_by,
-        "set_at": state.set_at,
-        "used_slots": state.used_slots if isinstance(state.limit, ConcurrencyLimit) else None,
-        "seconds_until_next": state.seconds_until_next,
-        "is_wanted": state.is_wanted,
-    }
-
-
-def _encode_limit(limit: Limit) -> dict[str, Any]:
-    if isinstance(limit, ConcurrencyLimit):
-        return {"slots": limit.slots}
-    seconds = (limit.per // MICROSECOND) / 1e6
-    return {"starts": limit.starts, "per_seconds": seconds, "burst": limit.burst}

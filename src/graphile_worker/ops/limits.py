@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from graphile_worker._sql.plans.limits import (
+    plan_can_read_limits,
     plan_get_slot_renters,
     plan_list_limits,
     plan_reset_limit,
@@ -11,9 +13,9 @@ from graphile_worker._sql.plans.limits import (
     plan_set_slots,
 )
 from graphile_worker._sql.queries.limits import LimitKind, LimitState
-from graphile_worker._support.durations import parse_duration
+from graphile_worker._support.durations import format_exact_duration, parse_duration
 from graphile_worker.errors import ConfigurationError
-from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
+from graphile_worker.limits import MICROSECOND, ConcurrencyLimit, Limit, RateLimit
 from graphile_worker.ops.text import format_seconds
 
 __all__ = [
@@ -21,8 +23,13 @@ __all__ = [
     "LimitState",
     "describe_slots",
     "describe_tokens",
+    "encode_limit",
+    "encode_state",
+    "format_change",
+    "format_limit",
     "format_use",
     "parse_limit",
+    "plan_can_read_limits",
     "plan_get_slot_renters",
     "plan_list_limits",
     "plan_reset_limit",
@@ -60,6 +67,20 @@ def parse_limit(text: str, *, burst: int | None = None) -> Limit:
     if not match or not period:
         raise ConfigurationError(f"expected a limit, for example 20 or 50/1m, got {text!r}")
     return RateLimit(int(match[1]), per=period, burst=1 if burst is None else burst)
+
+
+def format_limit(limit: Limit) -> str:
+    """Format the values of a limit as `parse_limit` reads them, without the burst.
+
+    Args:
+        limit: The limit.
+
+    Returns:
+        A text, for example `20` or `50/1m`.
+    """
+    if isinstance(limit, ConcurrencyLimit):
+        return str(limit.slots)
+    return f"{limit.starts}/{format_exact_duration(limit.per)}"
 
 
 def format_use(state: LimitState) -> str:
@@ -106,6 +127,56 @@ def describe_tokens(state: LimitState) -> str:
         A text, for example `a token of 'stripe' (50 per 1m, next in 0.4s)`.
     """
     return f"a token of {state.name!r} ({state.limit}, {_format_next(state)})"
+
+
+def format_change(state: LimitState) -> str:
+    """Describe the values in force after a change.
+
+    Args:
+        state: The limit.
+
+    Returns:
+        A text, for example `5 at a time (in the app: 20 at a time)`.
+    """
+    before = "" if state.set_by is None else f" (in the app: {state.defined})"
+    return f"{state.limit}{before}"
+
+
+def encode_state(state: LimitState) -> dict[str, Any]:
+    """Return a limit and its use as values of JSON.
+
+    Args:
+        state: The limit.
+
+    Returns:
+        The values in force beside the name, and those of the app as `app`.
+    """
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        **encode_limit(state.limit),
+        "app": encode_limit(state.defined),
+        "set_by": state.set_by,
+        "set_at": state.set_at,
+        "used_slots": state.used_slots if isinstance(state.limit, ConcurrencyLimit) else None,
+        "seconds_until_next": state.seconds_until_next,
+        "is_wanted": state.is_wanted,
+    }
+
+
+def encode_limit(limit: Limit) -> dict[str, Any]:
+    """Return the values of a limit as values of JSON.
+
+    Args:
+        limit: The limit.
+
+    Returns:
+        Its slots, or its starts, period and burst.
+    """
+    if isinstance(limit, ConcurrencyLimit):
+        return {"slots": limit.slots}
+    seconds = (limit.per // MICROSECOND) / 1e6
+    return {"starts": limit.starts, "per_seconds": seconds, "burst": limit.burst}
 
 
 def _format_next(state: LimitState) -> str:

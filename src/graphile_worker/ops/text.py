@@ -51,3 +51,12 @@ def summarize_error(error: str | None) -> str:
         return first
     item = rest.partition("\n")[0]
     return f"{first} {item}"
+
+
+def format_bytes(size: float) -> str:
+    """Format a size, for people: `214 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

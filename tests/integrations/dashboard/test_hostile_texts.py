@@ -61,6 +61,10 @@ FILL = [
     from unnest($1::text[]) as text, unnest(array['task', 'queue']) as kind
     """,
     """
+    insert into :ext_schema.limits (name, kind, amount, app_amount, set_by, set_at)
+    select text, 'concurrency', 2, 1, text, now() from unnest($1::text[]) as text
+    """,
+    """
     insert into :ext_schema.audit (actor, role, action, filter, note, job_ids, count)
     select text, text, text, text, text, '{1}', 1 from unnest($1::text[]) as text
     """,
@@ -147,6 +151,7 @@ def test_each_page_shows_hostile_texts_as_text(
             "queues": 60,
             "tasks": 60,
             f"tasks/{first}": 1,
+            "limits": 60,
             "workers": 60,
             f"workers/{first}": 1,
             "cron": 60,

@@ -135,6 +135,7 @@ def check_pages(caller: Caller, job: int, runtime: str) -> None:
     assert (group["task"], group["jobs"]) == ("flaky", 1)
     assert "imports" in {each["name"] for each in caller.get("queues")["queues"]}
     assert "flaky" in {each["identifier"] for each in caller.get("tasks")["tasks"]}
+    assert not caller.get("limits")["is_stored"]
     assert caller.get("workers")["workers"]
     assert [each["identifier"] for each in caller.get("cron")["items"]] == ["nightly"]
     assert caller.get("history/series")["source"] == "memory"
@@ -175,6 +176,8 @@ def check_in_browser(browser: Browser, board: Board, job: int, worker: str) -> N
         expect(row).to_contain_text("Paused")
         row.get_by_role("button", name="Resume").click()
         expect(row.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+        page.goto(f"{board.url}limits")
+        expect(page.locator("main")).to_contain_text("Limits are stored in the companion schema")
         page.goto(f"{board.url}history")
         expect(page.locator("main")).to_contain_text("Turn on history")
         page.goto(f"{board.url}audit")

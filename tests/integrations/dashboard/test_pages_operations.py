@@ -28,6 +28,7 @@ PAGES = [
     "errors",
     "queues",
     "tasks",
+    "limits",
     "workers",
     "cron",
     "history",
@@ -37,7 +38,7 @@ PAGES = [
 ]
 # One page of each kind, besides a job and a worker: numbers, a list, groups, charts and a form.
 PAGES_FOR_AXE = size(
-    gate=["", "jobs", "errors", "history", "enqueue"], nightly=["", "jobs", *PAGES]
+    gate=["", "jobs", "errors", "limits", "history", "enqueue"], nightly=["", "jobs", *PAGES]
 )
 
 
@@ -73,7 +74,12 @@ def board(module_database: TestDatabase) -> Iterator[Board]:
 def jobs(module_database: TestDatabase) -> Iterator[Sql]:
     """A connection to the queue, which is empty at first."""
     sql = Sql(module_database.dsn, module_database.schema)
-    for table in (":schema._private_jobs", ":schema._private_job_queues", ":ext_schema.pools"):
+    for table in (
+        ":schema._private_jobs",
+        ":schema._private_job_queues",
+        ":ext_schema.pools",
+        ":ext_schema.limits",
+    ):
         sql.run(f"delete from {table}")
     yield sql
     sql.close()
@@ -94,6 +100,31 @@ def lock(sql: Sql, worker: str, job: int, since: str) -> None:
         worker,
         job,
         since,
+    )
+
+
+def limit_task(sql: Sql, worker: str, task: str, slots: int) -> None:
+    """Let a worker run a task that has a limit, all of whose slots the worker rents."""
+    sql.run(
+        "insert into :ext_schema.limits (name, kind, amount, app_amount) "
+        "values ($1, 'concurrency', $2, $2)",
+        task,
+        slots,
+    )
+    sql.run(
+        "insert into :ext_schema.slots (limit_name, slot, pool_id) "
+        "select $1, number, $2 from generate_series(1, $3) as number",
+        task,
+        worker,
+        slots,
+    )
+    sql.run(
+        "update :ext_schema.pools set details = (details::jsonb || jsonb_build_object("
+        "'tasks', jsonb_build_array($2::text), "
+        "'limits', jsonb_build_object($2::text, jsonb_build_array($2::text))))::json "
+        "where id = $1",
+        worker,
+        task,
     )
 
 
@@ -213,6 +244,46 @@ def test_tasks_pause_for_python_workers_only(browser: Browser, board: Board, job
         expect(page.locator(".notice")).to_have_count(0)
 
 
+def test_limits_show_who_rents_their_slots_and_change_while_workers_run(
+    browser: Browser, board: Board, jobs: Sql
+) -> None:
+    worker = "pypool-00000000000000000a"
+    register(jobs, worker, "1 s")
+    limit_task(jobs, worker, "resize", 2)
+    *_, waiting = add_jobs(jobs, "resize", 3)
+    value = "select amount from :ext_schema.limits where name = 'resize'"
+    with open_page(browser, board, f"jobs/{waiting}") as page:
+        # The job names what it waits for.
+        expect(page.locator("main")).to_contain_text(
+            f"It waits for a slot of 'resize' (2 of 2 rented by {worker})."
+        )
+        page.get_by_role("link", name="Limits", exact=True).click()
+        row = page.locator("tbody tr", has_text="resize")
+        expect(row).to_contain_text("2 of 2 in use")
+        expect(row.get_by_role("link", name=worker)).to_be_visible()
+        expect(row.get_by_role("link", name="3", exact=True)).to_be_visible()
+        row.get_by_role("button", name="Set…").click()
+        dialog = get_dialog(page)
+        expect(dialog.get_by_label("Jobs at a time")).to_have_value("2")
+        # The browser rejects values out of range.
+        dialog.get_by_label("Jobs at a time").fill("0")
+        dialog.get_by_role("button", name="Set the limit").click()
+        expect(dialog).to_be_visible()
+        dialog.get_by_label("Jobs at a time").fill("5")
+        dialog.get_by_role("button", name="Set the limit").click()
+        expect(row).to_contain_text("5 at a time")
+        expect(row).to_contain_text("changed by dashboard")
+        assert jobs.value(value) == 5
+        row.get_by_role("button", name="Reset").click()
+        expect(row).not_to_contain_text("changed by")
+        assert jobs.value(value) == 2
+        # A click on the number opens the jobs that wait, and the page of the task names its limit.
+        row.get_by_role("link", name="3", exact=True).click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        page.goto(f"{board.url}tasks/resize")
+        expect(page.locator(".panel", has_text="Limits")).to_contain_text("resize")
+
+
 def test_a_task_without_a_worker_suggests_the_nearest_name(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:
@@ -288,7 +359,7 @@ def test_history_shows_what_happened_before(
         field.press("Enter")
         expect(ended.locator("tbody tr")).to_have_count(1)
         expect(ended).to_contain_text("ValueError: no address")
-        page.get_by_role("tab", name="24 h").click()
+        page.get_by_role("button", name="24 h").click()
         expect(page).to_have_url(re.compile("range=24h"))
 
 
@@ -372,13 +443,14 @@ def test_users_without_permissions_see_buttons_and_why_they_do_nothing(
         "errors": "Retry…",
         "queues": "Pause",
         "tasks": "Pause",
+        "limits": "Set…",
         "workers": "Recover",
         "cron": "Run now",
         "enqueue": "Add job",
     }
     if not IN_FULL:
         # A dialog, a button of a row, and a form.
-        buttons = {path: buttons[path] for path in ("errors", "queues", "enqueue")}
+        buttons = {path: buttons[path] for path in ("errors", "queues", "limits", "enqueue")}
     with (
         open_dashboard(module_database, app=APP, role="read-only") as board,
         open_page(browser, board) as page,
@@ -410,6 +482,7 @@ def test_pages_of_operations_show_names_and_errors_as_text(
 def fill_with_trouble(sql: Sql) -> None:
     """Fill the queue with what pages show: errors, locks, pauses, and jobs in each state."""
     register(sql, "pypool-00000000000000000a", "1 s")
+    limit_task(sql, "pypool-00000000000000000a", "send_email", 4)
     register(sql, DEAD_WORKER, "10 min")
     stuck, *_ = add_jobs(sql, "charge_card", 3, queue_name="'billing'")
     lock(sql, DEAD_WORKER, stuck, "10 min")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -13,8 +14,15 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from graphile_worker import App, Retention, sync
+from graphile_worker import App, ConcurrencyLimit, RateLimit, Retention, sync
+from graphile_worker._sql.queries.limits import (
+    LimitAccess,
+    create_limit_rows,
+    register_limits,
+    rent_slots,
+)
 from graphile_worker._sql.queries.workers import register_pool
+from graphile_worker._sql.query import Query
 from graphile_worker.contrib.dashboard import User, _poller
 from graphile_worker.contrib.dashboard._api import ApiRoute, Problem
 from graphile_worker.contrib.dashboard._bulk_runs import get_bulk_runs
@@ -22,9 +30,12 @@ from graphile_worker.contrib.dashboard._resources import (
     ROUTES,
     completions,
     history,
+    limits,
     overview,
     session,
 )
+from graphile_worker.contrib.dashboard._view import CHANGES
+from graphile_worker.limits import Limit
 from graphile_worker.ops.history import HistoryMissing
 from tests.conftest import TestDatabase
 from tests.support import tiers
@@ -112,9 +123,9 @@ def desk(shared: Desk) -> Desk:
         "_private_known_crontabs",
     ):
         shared.sql.run(f"delete from :schema.{name}")
-    for name in ("pools", "audit", "outcomes", "attempts", "progress", "pauses"):
+    for name in ("pools", "audit", "outcomes", "attempts", "progress", "pauses", "limits"):
         shared.sql.run(f"delete from :ext_schema.{name}")
-    for cache in history._CACHES.values():
+    for cache in (*history._CACHES.values(), limits._LIMITS):
         cache.clear(shared.board.service)
     return shared
 
@@ -126,6 +137,16 @@ def add_pool(desk: Desk, id: str, *, is_alive: bool = True, **details: Any) -> N
         desk.sql.run(
             "update :ext_schema.pools set seen_at = now() - interval '2 hours' where id = $1", id
         )
+
+
+RATE = RateLimit(100, per=timedelta(minutes=1), burst=20, name="stripe")
+
+
+def add_limit(desk: Desk, limit: Limit) -> None:
+    """Add a limit as a worker does when it starts."""
+    with open_session(desk.database) as connection:
+        connection.run(register_limits([limit]))
+        connection.run(create_limit_rows([limit.name or ""]))
 
 
 INSERT_OUTCOME = """
@@ -173,6 +194,7 @@ def fill(desk: Desk) -> dict[str, int]:
     add_pool(desk, ALIVE, tasks=["resize"])
     desk.admin.post("queues/paused%2F100%25/pause", {"reason": "because"})
     desk.admin.post("tasks/mail/pause", {"seconds": 60})
+    add_limit(desk, RATE)
     return ids
 
 
@@ -213,6 +235,7 @@ def test_answers_have_the_keys_of_their_examples(desk):
         "POST /bulk/preview": preview | {"q": ""},
         "POST /bulk": {"token": desk.admin.post("bulk/preview", preview)["token"]},
         "POST /workers/recover": {"ids": [NODE]},
+        "POST /limits/{name}/set": {"value": "50/1m"},
     }
     names = {
         "/jobs/{id}": str(ids["failed"]),
@@ -227,6 +250,9 @@ def test_answers_have_the_keys_of_their_examples(desk):
         "/tasks/{name}/pause": "resize",
         "/tasks/{name}/resume": "resize",
         "/cron/{identifier}/run": quote("every five"),
+        "/tasks/{name}": "resize",
+        "/limits/{name}/set": "stripe",
+        "/limits/{name}/reset": "stripe",
     }
 
     for route in OWN_ROUTES:
@@ -654,6 +680,115 @@ def test_a_pause_does_not_wait_for_a_session_that_adds_the_queue(desk):
         )
         problem = desk.admin.request("POST", "queues/a/pause", {})
     assert (problem.status_code, problem.json()["code"]) == (504, "timeout")
+
+
+def test_limits_show_their_values_their_use_and_what_waits_for_them(desk):
+    add_limit(desk, ConcurrencyLimit(2, name="slow"))
+    add_limit(desk, RATE)
+    add_pool(desk, ALIVE, tasks=["mail", "charge"], limits={"charge": ["slow", "stripe"]})
+    with open_session(desk.database) as connection:
+        connection.run(rent_slots("slow", ALIVE, 2))
+    for _ in range(3):
+        desk.table.add_job("charge")
+
+    desk.wait_for(lambda: desk.admin.get("limits")["limits"][0]["ready"] == 3)
+    slow, stripe = desk.admin.get("limits")["limits"]
+
+    assert (slow["name"], slow["kind"], slow["slots"], slow["used_slots"]) == (
+        "slow",
+        "concurrency",
+        2,
+        2,
+    )
+    assert slow["rented"] == [{"worker": ALIVE, "slots": 2}]
+    assert slow["use_text"][0] == "2 of 2 in use"
+    assert (stripe["limit_text"], stripe["use_text"][0]) == (str(RATE), "next start now")
+    assert stripe["tasks"] == slow["tasks"] == ["charge"]
+    assert slow["ready_text"]["link"][1] == "jobs?q=task%3Acharge%20state%3Aready"
+    assert {"link": ["slow", "limits"]} in desk.admin.get("tasks/charge")["view"]["panels"][1][
+        "list"
+    ]
+
+
+def test_a_limit_is_set_and_reset_and_the_audit_names_who_did_it(desk):
+    add_limit(desk, RATE)
+
+    answer = desk.admin.post("limits/stripe/set", {"value": "50/1m", "burst": 5})
+    [changed] = desk.admin.get("limits")["limits"]
+    again = desk.admin.post("limits/stripe/reset")
+    [restored] = desk.admin.get("limits")["limits"]
+
+    assert answer["sentence"] == (
+        "The limit “stripe” is 50 per 1m, burst 5 (in the app: 100 per 1m, burst 20). Workers "
+        "follow within seconds."
+    )
+    assert (changed["starts"], changed["burst"], changed["set_by"]) == (50, 5, "dashboard")
+    assert changed["actions"] == ["set_rate", "reset_limit"]
+    assert again["limit"] == {"starts": 100, "per_seconds": 60.0, "burst": 20}
+    assert (restored["starts"], restored["set_by"], restored["app_text"]) == (100, None, None)
+    assert [entry[:2] for entry in desk.audit()] == [
+        ("dashboard", "limits set"),
+        ("dashboard", "limits reset"),
+    ]
+    assert desk.admin.post("limits/stripe/reset")["limit"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status"),
+    [
+        ("stripe", {}, 400),
+        ("stripe", {"value": "often"}, 400),
+        ("stripe", {"value": "5"}, 422),
+        ("stripe", {"value": "0/1m"}, 400),
+        ("stripe", {"value": "50/1m", "burst": 0}, 400),
+        ("strip", {"value": "50/1m"}, 422),
+    ],
+)
+def test_values_that_a_limit_cannot_have_are_rejected(desk, name, body, status):
+    add_limit(desk, RATE)
+
+    answer = desk.admin.request("POST", f"limits/{name}/set", body)
+
+    assert answer.status_code == status, answer.text
+    assert desk.admin.get("limits")["limits"][0]["set_by"] is None
+
+
+def test_without_the_tables_of_limits_the_page_names_what_is_missing(desk, monkeypatch):
+    missing = Query("check_limits", ("no_schema", "no_schema"), lambda rows: LimitAccess(*rows[0]))
+    monkeypatch.setattr("graphile_worker._sql.plans.limits.check_limits", lambda schemas: missing)
+
+    listed = desk.admin.get("limits")
+    answer = desk.admin.request("POST", "limits/stripe/set", {"value": "50/1m"})
+
+    assert (listed["is_stored"], listed["limits"]) == (False, [])
+    assert "companion schema" in listed["view"]["empty"][1]
+    assert (answer.status_code, answer.json()["code"]) == (409, "companion_missing")
+
+
+def test_a_job_states_that_it_waits_for_a_slot_of_its_limit(desk):
+    add_limit(desk, ConcurrencyLimit(1, name="slow"))
+    add_pool(desk, ALIVE, tasks=["charge"], limits={"charge": ["slow"]})
+    with open_session(desk.database) as connection:
+        connection.run(rent_slots("slow", ALIVE, 1))
+
+    shown = desk.admin.get(f"jobs/{desk.table.add_job('charge')}")
+
+    assert shown["reasons"][0]["sentence"] == (
+        f"It waits for a slot of 'slow' (1 of 1 rented by {ALIVE})."
+    )
+
+
+def test_each_change_of_a_page_is_a_route_with_the_same_permission():
+    routes = {re.sub(r"{\w+}", "{}", each.path): each for each in ROUTES if each.method == "POST"}
+    for name, change in CHANGES.items():
+        assert [change.path, change.bulk, change.open, change.href].count(None) == 3, name
+        if change.path is None:
+            continue
+        route = routes[re.sub(r"{\w+}", "{}", change.path)]
+        fields = () if change.question is None else change.question.fields
+        sent = {*(change.body or {}), *(each.name for each in fields)}
+        assert route.permission is change.permission, name
+        assert sent <= {each.name for each in route.body}, name
 
 
 def test_tasks_have_the_parameters_of_the_app(desk):

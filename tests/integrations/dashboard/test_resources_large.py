@@ -74,6 +74,8 @@ PAGE_PATHS = (
     "errors",
     "queues",
     "tasks",
+    "tasks/task_7",
+    "limits",
     "workers",
     "cron",
     "history/series?range=1h",

@@ -16,6 +16,7 @@ from graphile_worker.contrib.dashboard._users import Permission, Role, User
 from graphile_worker.contrib.dashboard._wording import (
     capitalize,
     describe_drain,
+    describe_no_jobs,
     describe_outage,
     describe_pause,
     describe_recovery,
@@ -34,6 +35,7 @@ from graphile_worker.contrib.dashboard._wording import (
 )
 from graphile_worker.jobs import JobKeyMode
 from graphile_worker.ops.diagnostics.findings import Finding, FindingId, QueueHealth, Severity
+from graphile_worker.ops.filters import parse_filter
 from graphile_worker.ops.job_actions import JobAction
 from graphile_worker.ops.pauses import PauseKind
 from graphile_worker.ops.pools import PoolHealth, build_unknown_pool
@@ -204,6 +206,19 @@ def test_figures_that_are_not_counted_yet_are_left_open():
     assert [each["value"] for each in stats] == ["none", "…", "…", "…", "…", "…"]
 
 
+def test_a_search_without_jobs_offers_to_drop_each_part_of_the_filter():
+    title, parts = describe_no_jobs(parse_filter("task:mail state:failed"), 200_000)
+
+    assert title == "No failed jobs match"
+    assert [each["button"] for each in parts if isinstance(each, dict)] == [
+        ["Search all jobs", "jobs?q=task%3Amail%20state%3Afailed&newest=all"],
+        ["Leave out task:mail", "jobs?q=state%3Afailed"],
+        ["All states", "jobs?q=task%3Amail"],
+    ]
+    assert describe_no_jobs(parse_filter("task:mail"), None)[0] == "No jobs match"
+    assert describe_no_jobs(parse_filter(""), None)[0] == "The queue is empty"
+
+
 def test_each_state_action_pause_and_key_mode_has_a_text():
     cases = (
         (STATE_HELP, JobState),
@@ -249,6 +264,9 @@ def test_users_learn_why_they_cannot_do_something():
     viewer = list_obstacles(User("ada", Role.READ_ONLY), is_read_only=False)
     admin = list_obstacles(User("ada", Role.ADMIN), is_read_only=True)
 
+    hidden = list_obstacles(User("ada", Role.ADMIN), is_read_only=False, hide_payloads=True)
+
+    assert hidden[Permission.VIEW_PAYLOAD] == "This dashboard hides payloads."
     assert (viewer[Permission.VIEW], admin[Permission.VIEW_PAYLOAD]) == (None, None)
     assert viewer[Permission.RETRY] == "Your account does not have the permission “retry”."
     assert admin[Permission.RETRY] == "This dashboard is read-only."

@@ -51,6 +51,12 @@ def plan_list_limits(schemas: Schemas) -> Plan[list[LimitState]]:
     return states
 
 
+def plan_can_read_limits(schemas: Schemas) -> Plan[bool]:
+    """Return whether the schema has the tables of limits, and this role may read them."""
+    access: LimitAccess = yield check_limits(schemas)
+    return access.can_read
+
+
 def plan_get_slot_renters(names: list[str], schemas: Schemas) -> Plan[dict[str, dict[str, int]]]:
     """Return how many slots of these limits each pool rents, by limit and pool."""
     access: LimitAccess = yield check_limits(schemas)

@@ -32,6 +32,8 @@ MAX_NAME_CHARS = 100
 MIN_SECRET_CHARS = 16
 MIN_PASSWORD_CHARS = 8
 
+WRONG_CREDENTIALS = "these credentials are not valid. A link works once, for 10 minutes"
+
 # Failed attempts of one address within the window. After many of all addresses, it is one.
 MAX_FAILURES = 5
 MANY_FAILURES = 100
@@ -165,7 +167,7 @@ class LoginAuthentication:
         self._throttle.check(peer)
         if not (self._accepts_token(token) or self._accepts_password(password)):
             self._throttle.record_failure(peer)
-            raise Problem(401, "unauthenticated", "the token or the password is wrong")
+            raise Problem(401, "unauthenticated", WRONG_CREDENTIALS)
         user = User(_clean_name(name), self._role)
         cookie, session_id, expires_at = self._sessions.begin(user.name)
         return Identity(user=user, session_id=session_id, expires_at=expires_at), cookie

@@ -120,18 +120,19 @@ TEXTS: Mapping[str, Any] = {
         for state, help in STATE_HELP.items()
     ],
     "actions": {action: asdict(text) for action, text in ACTION_TEXTS.items()},
-    "pause": PAUSE_TEXTS,
-    "recover": RECOVERY_TEXTS,
-    "key_modes": KEY_MODE_TEXTS,
 }
 
 
-def list_obstacles(user: User, *, is_read_only: bool) -> dict[Permission, str | None]:
+def list_obstacles(
+    user: User, *, is_read_only: bool, hide_payloads: bool = False
+) -> dict[Permission, str | None]:
     """Return for each permission why a user cannot use it, or None."""
 
     def find_obstacle(permission: Permission) -> str | None:
         if is_read_only and permission not in READ_ONLY_PERMISSIONS:
             return "This dashboard is read-only."
+        if hide_payloads and permission is Permission.VIEW_PAYLOAD:
+            return "This dashboard hides payloads."
         if not user.may(permission):
             return f"Your account does not have the permission “{permission}”."
         return None

@@ -20,6 +20,8 @@ class Permission(StrEnum):
     """Add jobs, and run cron items now."""
     PAUSE = "pause"
     """Pause and resume queues and tasks."""
+    LIMIT = "limit"
+    """Set and reset limits of tasks."""
     FAIL = "fail"
     """Fail jobs permanently."""
     DELETE = "delete"
@@ -34,7 +36,7 @@ class Role(StrEnum):
     READ_ONLY = "read-only"
     """See everything but payloads."""
     OPERATOR = "operator"
-    """Also see payloads, retry, reschedule and pause."""
+    """Also see payloads, retry, reschedule, pause and change limits."""
     ADMIN = "admin"
     """Everything."""
 
@@ -48,6 +50,7 @@ ROLE_PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
             Permission.RETRY,
             Permission.RESCHEDULE,
             Permission.PAUSE,
+            Permission.LIMIT,
         }
     ),
     Role.ADMIN: frozenset(Permission),

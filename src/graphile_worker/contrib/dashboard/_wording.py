@@ -99,6 +99,13 @@ def link_jobs(*states: JobState, **names: str) -> str:
     return link_page("jobs", q=str(job_filter))
 
 
+def link_ready_jobs(tasks: Iterable[str]) -> str:
+    """Return the path of the page of the ready jobs of these tasks."""
+    values = tuple(TextPattern((task,)) for task in tasks)
+    job_filter = Filter((Term(FilterField.TASK, values),)) & filter_by_states(JobState.READY)
+    return link_page("jobs", q=str(job_filter))
+
+
 def link_page(page: str, name: str | None = None, **query: str) -> str:
     """Return the path of a page, of what it shows, or of a search on it."""
     path = page if name is None else f"{page}/{quote(name, safe='')}"
@@ -318,6 +325,33 @@ def describe_ending(outcome: EndedJob | None) -> str:
     return (
         f"{ENDINGS[outcome.state]} after {took}, in attempt {outcome.attempts} on {outcome.worker}."
     )
+
+
+# Lists without rows
+
+
+def describe_no_jobs(job_filter: Filter, newest: int | None) -> tuple[str, list[object]]:
+    """Return a title, and which part of the filter to drop or how to add a job."""
+    if not job_filter.terms:
+        add = {"link": ["Enqueue a job", "enqueue"]}
+        return (
+            "The queue is empty",
+            ["Jobs that you add appear here within two seconds. ", add, "."],
+        )
+    parts: list[object] = []
+    states: list[str] = []
+    if newest is not None:
+        parts.append(f"The search covered the newest {newest:,} jobs. ")
+        parts.append(
+            {"button": ["Search all jobs", link_page("jobs", q=str(job_filter), newest="all")]}
+        )
+    for term in job_filter.terms:
+        rest = Filter(tuple(each for each in job_filter.terms if each is not term))
+        is_state = term.field is FilterField.STATE
+        states += map(str, term.values) if is_state and not term.is_negated else []
+        label = "All states" if is_state else f"Leave out {term}"
+        parts += [" ", {"button": [label, link_page("jobs", q=str(rest))]}]
+    return f"No {states[0]} jobs match" if len(states) == 1 else "No jobs match", parts
 
 
 # Changes

@@ -27,6 +27,7 @@ from graphile_worker.ops.filters import (
 )
 from graphile_worker.ops.history import EndedJob
 from graphile_worker.ops.search import ListedJob, with_limits
+from graphile_worker.ops.states import JobState
 
 if TYPE_CHECKING:
     from graphile_worker.contrib.dashboard._poller import Sample
@@ -68,6 +69,8 @@ JOB_EXAMPLE: dict[str, Any] = {
     "locked_at": None,
     "locked_by": None,
     "failed_at": EXAMPLE_TIME,
+    "when": "≈ 3m ago",
+    "tries": "25/25",
 }
 
 ENDED_JOB_EXAMPLE: dict[str, Any] = {
@@ -84,6 +87,8 @@ ENDED_JOB_EXAMPLE: dict[str, Any] = {
     "worker": "pypool-0123456789abcdef01",
     "error": None,
     "has_result": True,
+    "run_seconds": 0.4,
+    "wait_seconds": 0.1,
 }
 
 
@@ -371,7 +376,21 @@ def show_job(job: ListedJob, redactor: Redactor) -> dict[str, Any]:
         "locked_at": job.locked_at,
         "locked_by": job.locked_by,
         "failed_at": job.failed_at,
+        "when": describe_when(job),
+        "tries": f"{job.attempts}/{job.max_attempts}",
     }
+
+
+def describe_when(job: ListedJob) -> object:
+    """Return how long a job has been in its state, or when it leaves it."""
+    match job.state:
+        case JobState.READY | JobState.WAITING:
+            return {"for": job.run_at}
+        case JobState.RUNNING | JobState.STALE:
+            return {"for": job.locked_at}
+        case JobState.FAILED:
+            return {"about": job.failed_at}
+    return {"ago": job.run_at}
 
 
 def show_ended_job(job: EndedJob, redactor: Redactor) -> dict[str, Any]:
@@ -390,6 +409,8 @@ def show_ended_job(job: EndedJob, redactor: Redactor) -> dict[str, Any]:
         "worker": job.worker,
         "error": show_error(job.error, redactor),
         "has_result": job.has_result,
+        "run_seconds": (job.finished_at - job.started_at).total_seconds(),
+        "wait_seconds": (job.started_at - job.run_at).total_seconds(),
     }
 
 

@@ -73,6 +73,13 @@ def show_pause(pause: Pause | None) -> dict[str, Any] | None:
     return {"by": pause.by, "reason": pause.reason, "since": pause.since, "until": pause.until}
 
 
+def describe_pause_parts(pause: Pause) -> list[object]:
+    """Describe who paused, until when and why."""
+    until = "resumed" if pause.until is None else {"at": pause.until}
+    reason = f": {pause.reason}" if pause.reason else ""
+    return [f"by {pause.by or 'an unknown user'} until ", until, reason]
+
+
 async def pause(
     request: ApiRequest, kind: PauseKind, build_plan: Callable[..., Plan[Pause]]
 ) -> object:

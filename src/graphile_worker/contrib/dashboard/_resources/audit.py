@@ -19,6 +19,7 @@ MAX_PAGE = 200
 
 # An entry may have 1,000 ids.
 MAX_IDS = 100
+SHOWN_IDS = 5
 
 
 async def list_entries(request: ApiRequest) -> object:
@@ -52,6 +53,8 @@ async def list_entries(request: ApiRequest) -> object:
 
 
 def _show_entry(entry: AuditEntry) -> dict[str, Any]:
+    role = [] if entry.actor is None else [{"muted": f" as {entry.role}"}]
+    ids = [part for id in entry.job_ids[:SHOWN_IDS] for part in ({"job": str(id)}, " ")]
     return {
         "id": entry.id,
         "at": entry.at,
@@ -62,6 +65,8 @@ def _show_entry(entry: AuditEntry) -> dict[str, Any]:
         "job_ids": entry.job_ids[:MAX_IDS],
         "count": entry.count,
         "note": entry.note,
+        "who": [{"strong": entry.actor or entry.role}, *role],
+        "ids_text": [*ids, *["…"] * (len(entry.job_ids) > SHOWN_IDS)] or None,
     }
 
 
@@ -92,6 +97,8 @@ ROUTES = (
                     "job_ids": ["4711"],
                     "count": 1,
                     "note": None,
+                    "who": "ada as app",
+                    "ids_text": "4711",
                 }
             ],
             "next": "17",

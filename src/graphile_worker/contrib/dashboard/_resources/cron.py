@@ -1,6 +1,8 @@
 """Scheduled tasks: next and last runs, and run one now."""
 
 import difflib
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Problem
@@ -17,6 +19,9 @@ from graphile_worker.ops.cron_items import (
     plan_run_cron_item,
 )
 from graphile_worker.ops.search import limit_plan
+
+SOURCES = {"app": "this dashboard’s app", "worker": "a running worker", "database": "the database"}
+NEEDS_APP = "Start the dashboard with the app that defines this item."
 
 
 async def list_items(request: ApiRequest) -> object:
@@ -75,7 +80,25 @@ def _show_item(item: ListedCronItem) -> dict[str, Any]:
         "backfill_seconds": item.backfill,
         "source": item.source,
         "health": item.health,
+        "schedule_text": _describe_schedule(item),
+        "next_text": _describe_next(item.next),
+        "actions": ["run_cron"],
+        "obstacle": None if item.source == "app" else NEEDS_APP,
     }
+
+
+def _describe_schedule(item: ListedCronItem) -> object:
+    if item.schedule is None:
+        return {"muted": "Unknown here: another runtime defines it"}
+    source = SOURCES.get(item.source, item.source)
+    return [{"code": item.schedule}, {"small": f"{item.words}, from {source}"}]
+
+
+def _describe_next(times: Sequence[datetime]) -> object:
+    if not times:
+        return None
+    later = [part for time in times[1:] for part in (", ", {"at": time})][1:]
+    return [{"both": times[0]}, *[{"small": ["then ", *later]}] * bool(later)]
 
 
 ROUTES = (
@@ -100,6 +123,10 @@ ROUTES = (
                     "backfill_seconds": 0.0,
                     "source": "app",
                     "health": "ok",
+                    "schedule_text": "30 4 * * 1",
+                    "next_text": "in 2h",
+                    "actions": ["run_cron"],
+                    "obstacle": None,
                 }
             ],
         },

@@ -7,10 +7,13 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_finding,
 )
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import capitalize
 from graphile_worker.ops.diagnostics import DoctorOptions, Report, examine
 
 # A diagnosis opens two connections, so all browsers share one.
 _REPORTS = Cache(seconds=30.0)
+
+NO_FINDINGS = "No findings. The database, the schema and the queue are as they should be."
 
 
 async def get_diagnosis(request: ApiRequest) -> object:
@@ -27,10 +30,17 @@ async def get_diagnosis(request: ApiRequest) -> object:
 
     report = await _REPORTS.get(service, diagnose)
     redactor = get_redactor(service)
+    findings = [show_finding(each, redactor) for each in report.findings]
+    facts = [[capitalize(name.replace("_", " ")), value] for name, value in report.facts.items()]
     return {
         "verdict": report.verdict,
         "facts": dict(report.facts),
-        "findings": [show_finding(each, redactor) for each in report.findings],
+        "findings": findings,
+        "view": {
+            "notices": [] if findings else [{"kind": "good", "text": NO_FINDINGS}],
+            "alerts": findings,
+            "panels": [{"title": "Facts", "facts": facts}],
+        },
     }
 
 
@@ -57,6 +67,7 @@ ROUTES = (
                     "subject": None,
                 }
             ],
+            "view": {},
         },
     ),
 )

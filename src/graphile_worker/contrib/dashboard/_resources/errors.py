@@ -1,7 +1,9 @@
 """Errors of failing jobs, grouped."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from graphile_worker._support.text import pluralize
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Problem
 from graphile_worker.contrib.dashboard._redaction import Redactor
 from graphile_worker.contrib.dashboard._resources._common import (
@@ -11,6 +13,8 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_error,
 )
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._view import GROUP_CHANGES
+from graphile_worker.contrib.dashboard._wording import link_page
 from graphile_worker.ops.error_groups import ErrorGroup, ErrorGroups, plan_group_errors
 
 MAX_IDS = 200
@@ -29,6 +33,7 @@ async def list_groups(request: ApiRequest) -> object:
         "searched": found.searched,
         "is_complete": found.is_complete,
         "groups": [_show_group(group, redactor) for group in found.groups[:MAX_GROUPS]],
+        "view": {"hint": _describe_search(found)},
     }
 
 
@@ -36,13 +41,53 @@ async def show_group(request: ApiRequest) -> object:
     """Show a group and its newest jobs."""
     found = await get_groups(request)
     group = find_group(found, request.path["fingerprint"])
+    shown = _show_group(group, get_redactor(request.service))
+    ids = group.ids[:MAX_IDS]
     return {
         "now": found.now,
         "searched": found.searched,
         "is_complete": found.is_complete,
-        **_show_group(group, get_redactor(request.service)),
-        "ids": group.ids[:MAX_IDS],
+        **shown,
+        "ids": ids,
+        "link": link_page("jobs", q=f"id:{','.join(map(str, ids))}"),
+        "view": {
+            "title": shown["summary"].partition(":")[0],
+            "hint": {"link": ["All errors", "errors"]},
+            "actions": GROUP_CHANGES,
+            "panels": _list_panels(group, shown),
+        },
     }
+
+
+def _describe_search(found: ErrorGroups) -> str | None:
+    newest = "" if found.is_complete else "newest "
+    jobs = pluralize(found.searched, "job")
+    return f"The {newest}{jobs} with an error" if found.searched else None
+
+
+def _list_panels(group: ErrorGroup, shown: Mapping[str, Any]) -> list[object]:
+    ids = group.ids[:MAX_IDS]
+    sample = {"job": str(group.sample_id)}
+    return [
+        {
+            "title": "Group",
+            "facts": [
+                ["Error", shown["summary"]],
+                ["Task", {"task": group.task_identifier}],
+                ["Jobs", f"{group.jobs:,}"],
+                ["Retrying", f"{group.retrying:,}"],
+                ["Failed", f"{group.failed:,}"],
+                ["First", {"about": group.first_at}],
+                ["Last", {"about": group.last_at}],
+            ],
+        },
+        {"title": "Newest error", "hint": ["of job ", sample], "code": shown["sample"]["error"]},
+        {
+            "title": "Jobs",
+            "hint": f"the newest {len(ids)} of {group.jobs:,}" if group.jobs > len(ids) else None,
+            "list": [{"job": str(id)} for id in ids],
+        },
+    ]
 
 
 async def get_groups(request: ApiRequest) -> ErrorGroups:
@@ -69,16 +114,19 @@ def find_group(found: ErrorGroups, fingerprint: str) -> ErrorGroup:
 
 
 def _show_group(group: ErrorGroup, redactor: Redactor) -> dict[str, Any]:
+    summary = redactor.redact_text(group.summary)
     return {
         "fingerprint": group.fingerprint,
         "task": group.task_identifier,
-        "summary": redactor.redact_text(group.summary),
+        "summary": summary,
         "sample": {"id": group.sample_id, "error": show_error(group.sample_error, redactor)},
         "jobs": group.jobs,
         "retrying": group.retrying,
         "failed": group.failed,
         "first_at": group.first_at,
         "last_at": group.last_at,
+        "title": {"link": [summary, link_page("errors", group.fingerprint)]},
+        "actions": GROUP_CHANGES,
     }
 
 
@@ -92,6 +140,8 @@ GROUP_EXAMPLE: dict[str, Any] = {
     "failed": 10,
     "first_at": EXAMPLE_TIME,
     "last_at": EXAMPLE_TIME,
+    "title": "TimeoutError: no answer within <n> s",
+    "actions": list(GROUP_CHANGES),
 }
 SEARCH_EXAMPLE: dict[str, Any] = {"now": EXAMPLE_TIME, "searched": 12, "is_complete": True}
 
@@ -102,7 +152,7 @@ ROUTES = (
         permission=Permission.VIEW,
         handler=list_groups,
         summary="Group the errors of the newest failing jobs.",
-        answer={**SEARCH_EXAMPLE, "groups": [GROUP_EXAMPLE]},
+        answer={**SEARCH_EXAMPLE, "groups": [GROUP_EXAMPLE], "view": {}},
     ),
     ApiRoute(
         method="GET",
@@ -110,6 +160,12 @@ ROUTES = (
         permission=Permission.VIEW,
         handler=show_group,
         summary="Show a group of errors and its newest jobs.",
-        answer={**SEARCH_EXAMPLE, **GROUP_EXAMPLE, "ids": ["4711"]},
+        answer={
+            **SEARCH_EXAMPLE,
+            **GROUP_EXAMPLE,
+            "ids": ["4711"],
+            "link": "jobs?q=id%3A4711",
+            "view": {},
+        },
     ),
 )

@@ -33,6 +33,49 @@ from graphile_worker.ops.history.series import OutcomeSeries, SeriesRange, plan_
 
 MAX_PAGE = 200
 
+# Lines of charts: the members of points that they show.
+ENDED_CHART = {
+    "label": "Jobs that ended, per second",
+    "unit": "rate",
+    "lines": [
+        {"key": "succeeded", "label": "Succeeded", "color": "ready", "is_filled": True},
+        {"key": "failed", "label": "Failed", "color": "failed"},
+    ],
+}
+MEMORY_THROUGHPUT = {
+    "title": "Throughput",
+    "hint": "as this dashboard has seen it",
+    "chart": {
+        **ENDED_CHART,
+        "lines": [{"key": "completed", "label": "Ended", "color": "running", "is_filled": True}],
+    },
+}
+LATENCY = {
+    "title": "Latency",
+    "hint": "run time, and time from due to started",
+    "chart": {
+        "label": "Run time and waiting time",
+        "unit": "age",
+        "lines": [
+            {"key": "run_p50", "label": "Run, median", "color": "running"},
+            {"key": "run_p95", "label": "Run, 95 %", "color": "running", "is_dashed": True},
+            {"key": "wait_p50", "label": "Wait, median", "color": "waiting"},
+            {"key": "wait_p95", "label": "Wait, 95 %", "color": "waiting", "is_dashed": True},
+        ],
+    },
+}
+NO_LATENCY = {"title": "Latency", "text": {"muted": "Durations come from kept outcomes."}}
+TURN_ON: dict[str, object] = {
+    "title": "Turn on history",
+    "text": [
+        "Workers delete a job when it completes. A ",
+        {"code": "Retention"},
+        ", of the app or of a task, keeps its outcome:",
+    ],
+    "code": "app = App(retention=Retention(results=True, attempts=True))",
+}
+SEEN_ONLY = "Until then, the chart shows what this dashboard has seen since it started."
+
 # All browsers share one summary. A longer bucket changes more slowly.
 _CACHES = {each: Cache(seconds=min(60.0, each.step.total_seconds() / 30.0)) for each in SeriesRange}
 
@@ -59,6 +102,16 @@ async def get_series(request: ApiRequest) -> object:
 
 
 def _show_series(series: OutcomeSeries) -> dict[str, Any]:
+    ended = {
+        "succeeded": sum(point.succeeded or 0 for point in series.points),
+        "failed": sum(point.failed or 0 for point in series.points),
+    }
+    has_durations = any(point.run_p50 is not None for point in series.points)
+    throughput = {
+        "title": "Throughput",
+        "hint": f"{ended['succeeded']:,} succeeded, {ended['failed']:,} failed permanently",
+        "chart": ENDED_CHART,
+    }
     return {
         "now": series.now,
         "range": series.period,
@@ -69,7 +122,24 @@ def _show_series(series: OutcomeSeries) -> dict[str, Any]:
         "sampled_percent": series.sampled_percent,
         "coverage": series.coverage,
         "has_history": True,
+        "view": {
+            "coverage": _describe_coverage(series),
+            "throughput": throughput if any(ended.values()) else None,
+            "latency": LATENCY if has_durations else NO_LATENCY,
+        },
     }
+
+
+def _describe_coverage(series: OutcomeSeries) -> dict[str, object]:
+    """Return of how many tasks outcomes are kept, or how to keep them."""
+    coverage, sample = series.coverage, series.sampled_percent
+    if not coverage.kept:
+        return TURN_ON
+    text = f"{coverage.kept:,} of {coverage.seen:,} known tasks keep outcomes."
+    if sample is not None:
+        share = "less than 1" if sample < 1 else f"{sample:.0f}"
+        text += f" The figures are estimates from {share} % of the outcomes."
+    return {"text": {"muted": text}}
 
 
 async def _build_series_from_memory(
@@ -108,6 +178,11 @@ async def _build_series_from_memory(
         "sampled_percent": None,
         "coverage": None,
         "has_history": False,
+        "view": {
+            "coverage": TURN_ON | {"hint": SEEN_ONLY},
+            "throughput": MEMORY_THROUGHPUT if points else None,
+            "latency": NO_LATENCY,
+        },
     }
 
 
@@ -187,6 +262,7 @@ ROUTES = (
             "sampled_percent": None,
             "coverage": {"kept": 3, "seen": 7},
             "has_history": True,
+            "view": {},
         },
     ),
     ApiRoute(

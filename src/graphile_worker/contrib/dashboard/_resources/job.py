@@ -19,10 +19,12 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_ended_job,
     show_error,
 )
+from graphile_worker.contrib.dashboard._texts import ACTION_TEXTS
 from graphile_worker.contrib.dashboard._users import Permission
 from graphile_worker.contrib.dashboard._wording import (
     REASON_TITLES,
     describe_ending,
+    link_jobs,
     list_events,
     write_sentence,
 )
@@ -30,14 +32,17 @@ from graphile_worker.jobs import Job
 from graphile_worker.ops.audit import plan_record_reveal
 from graphile_worker.ops.explain import Explanation, Reason, plan_explain
 from graphile_worker.ops.history import HistoryMissing, JobHistory, plan_get_job_history
-from graphile_worker.ops.job_actions import list_action_obstacles
+from graphile_worker.ops.job_actions import JobAction, list_action_obstacles
 from graphile_worker.ops.search import limit_plan, with_limits
 from graphile_worker.ops.states import JobState, estimate_failed_at
-from graphile_worker.ops.text import summarize_error
+from graphile_worker.ops.text import format_bytes, summarize_error
 from graphile_worker.results import Attempt, Progress
 from graphile_worker.tasks.batch import TRACE_KEY
 
 MAX_LISTED_ERROR_CHARS = 500
+
+FIRST_ACTIONS = (JobAction.RETRY, JobAction.RESCHEDULE)
+LAST_ACTIONS = (JobAction.FAIL, JobAction.DELETE)
 
 # The id of the trace in a `traceparent`.
 TRACE_PATTERN = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -66,6 +71,7 @@ async def show(request: ApiRequest) -> object:
             404, "not_found", f"job {job_id} is not in the queue: it was completed or removed"
         )
     redactor = get_redactor(service)
+    trace_id = None if explanation is None else _find_trace(explanation.job)
     state = None if explanation is None else explanation.state
     if explanation is None and history is not None and history.outcomes:
         shown_state: str | None = history.outcomes[0].state
@@ -90,8 +96,86 @@ async def show(request: ApiRequest) -> object:
         "why": REASON_TITLES.get(state, "Why it is not running") if state else None,
         "ending": None if explanation is not None else _describe_end(history),
         "actions": {str(action): reason for action, reason in list_action_obstacles(state).items()},
-        "trace_id": None if explanation is None else _find_trace(explanation.job),
+        "trace_id": trace_id,
+        "facts": []
+        if explanation is None
+        else _list_facts(explanation.job, trace_id, service.settings.trace_url),
+        "view": {
+            "title": _build_title(job_id, explanation, history),
+            "actions": []
+            if state is None
+            else _list_actions(
+                str(job_id), state, service.settings.environment_level == "production"
+            ),
+        },
     }
+
+
+def _list_actions(id: str, state: JobState, is_production: bool) -> list[object]:
+    """List the changes of a job, those that end it last."""
+    obstacles = list_action_obstacles(state)
+
+    def build(*actions: JobAction) -> list[object]:
+        return [_build_action(id, each, obstacles[each], is_production) for each in actions]
+
+    duplicate = {
+        "label": "Duplicate…",
+        "permission": Permission.ENQUEUE,
+        "href": f"enqueue?from={id}",
+    }
+    release = build(JobAction.UNLOCK) if state is JobState.STALE else []
+    return [*build(*FIRST_ACTIONS), *release, duplicate, *build(*LAST_ACTIONS)]
+
+
+def _build_action(
+    id: str, action: JobAction, obstacle: str | None, is_production: bool
+) -> dict[str, object]:
+    text = ACTION_TEXTS[action]
+    is_sure = action is JobAction.RETRY and not is_production
+    is_last = action in LAST_ACTIONS
+    return {
+        "label": text.label + ("" if is_sure else "…"),
+        "permission": text.permission,
+        "obstacle": obstacle,
+        "kind": "danger" if is_last else "primary" if action is JobAction.RETRY else None,
+        "is_more": is_last,
+        "bulk": {
+            "action": action,
+            "ids": [id],
+            "title": f"{text.label}: job {id}",
+            "is_sure": is_sure,
+        },
+    }
+
+
+def _build_title(
+    job_id: int, explanation: Explanation | None, history: JobHistory | None
+) -> list[object]:
+    tasks = [] if history is None else [each.task_identifier for each in history.outcomes]
+    if explanation is not None and explanation.job.task_identifier is not None:
+        tasks.insert(0, explanation.job.task_identifier)
+    links = [{"link": [task, link_jobs(task=task)]} for task in tasks[:1]]
+    return [*links, {"muted": f" #{job_id}"}]
+
+
+def _list_facts(job: Job, trace_id: str | None, trace_url: str | None) -> list[object]:
+    """List the details of a job. The page leaves out those without a value."""
+    trace = trace_url.replace("{trace_id}", trace_id) if trace_id and trace_url else None
+    queue, worker = job.queue_name, job.locked_by
+    return [
+        ["Queue", queue and {"queue": queue}],
+        ["Key", job.key and {"copy": job.key}],
+        ["Attempts", f"{job.attempts:,} of {job.max_attempts:,}"],
+        ["Priority", str(job.priority)],
+        ["Due", {"both": job.run_at}],
+        ["Created", {"both": job.created_at}],
+        ["Updated", {"both": job.updated_at}],
+        ["Worker", worker and {"link": [worker, link_jobs(worker=worker)]}],
+        ["Locked", job.locked_at and {"both": job.locked_at}],
+        ["Flags", ", ".join(sorted(job.flags or ()))],
+        ["Revision", str(job.revision)],
+        ["Trace", {"external": [trace_id, trace]} if trace else trace_id],
+    ]
 
 
 def _describe_end(history: JobHistory | None) -> str:
@@ -184,6 +268,7 @@ def _show_text(text: str, size: int, shown: RedactedText) -> dict[str, Any]:
         "is_redacted": shown.is_redacted,
         "is_truncated": len(text) > MAX_CHARS or len(shown.text) > MAX_CHARS,
         "bytes": size,
+        "size": format_bytes(size),
     }
 
 
@@ -210,6 +295,8 @@ def _show_job(explanation: Explanation, redactor: Redactor) -> dict[str, Any]:
         "locked_at": job.locked_at,
         "locked_by": job.locked_by,
         "failed_at": failed_at,
+        "when": {"for": job.locked_at} if job.locked_at else {"ago": job.run_at},
+        "tries": f"{job.attempts}/{job.max_attempts}",
         "payload_bytes": len(job.payload_text.encode()),
         "last_error": show_error(job.last_error, redactor),
         "flags": sorted(job.flags or ()),
@@ -271,6 +358,7 @@ TEXT_EXAMPLE: dict[str, Any] = {
     "is_redacted": True,
     "is_truncated": False,
     "bytes": 52,
+    "size": "52 B",
 }
 
 ROUTES = (
@@ -333,6 +421,8 @@ ROUTES = (
                 "unlock": "No worker holds it.",
             },
             "trace_id": None,
+            "facts": [["Attempts", "25 of 25"]],
+            "view": {},
         },
     ),
     ApiRoute(

@@ -17,6 +17,7 @@ from graphile_worker.contrib.dashboard._resources._common import (
     show_job,
 )
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._wording import describe_no_jobs
 from graphile_worker.ops.search import plan_count_jobs, plan_list_jobs
 
 MAX_PAGE = 200
@@ -50,6 +51,7 @@ async def list_jobs(request: ApiRequest) -> object:
         "newest": newest,
         "elapsed_ms": round(elapsed * 1000, 1),
         "hidden_rows": page.has_hidden_rows,
+        "view": {} if page.jobs else {"empty": describe_no_jobs(job_filter, newest)},
     }
 
 
@@ -102,6 +104,7 @@ ROUTES = (
             "newest": NEWEST_JOBS,
             "elapsed_ms": 3.1,
             "hidden_rows": False,
+            "view": {},
         },
     ),
     ApiRoute(

@@ -183,6 +183,7 @@ def _build_empty_overview() -> dict[str, object]:
         "task_count": 0,
         "series": [],
         "paused": {"queues": 0, "tasks": 0},
+        "tallies": {},
         "ended": None,
         "interval_seconds": None,
         "snapshot_seconds": None,
@@ -213,6 +214,7 @@ def _build_from_sample(sample: Sample, redactor: Redactor) -> dict[str, object]:
     if sample.is_partial:
         return overview
     tasks = sorted(snapshot.tasks, key=_get_urgency)
+    paused_queues = sum(queue.is_paused for queue in snapshot.queues)
     paused_tasks = {each.name for each in snapshot.pauses if each.kind is PauseKind.TASK}
     return overview | {
         "verdict": _build_verdict(assess_health(sample.findings), sample.findings),
@@ -221,13 +223,17 @@ def _build_from_sample(sample: Sample, redactor: Redactor) -> dict[str, object]:
         "drain_seconds": None if sample.history is None else sample.history.seconds_until_drained,
         "slots": {"used": snapshot.running, "total": count_slots(snapshot.pools)},
         "tasks": [
-            _build_task(task, snapshot, redactor) | {"is_paused": task.identifier in paused_tasks}
+            _build_task(task, snapshot, redactor, is_paused=task.identifier in paused_tasks)
             for task in tasks[:MAX_TASKS]
         ],
         "task_count": len(tasks),
-        "paused": {
-            "queues": sum(queue.is_paused for queue in snapshot.queues),
+        "paused": {"queues": paused_queues, "tasks": len(paused_tasks)},
+        # Beside the names of pages.
+        "tallies": {
+            "errors": snapshot.count(JobState.FAILED),
+            "queues": paused_queues,
             "tasks": len(paused_tasks),
+            "workers": _count_workers(snapshot.pools)[PoolHealth.DEAD],
         },
         "ended": None
         if sample.recent is None
@@ -310,15 +316,24 @@ def _get_urgency(task: TaskCount) -> tuple[object, ...]:
     return (-oldest, -task[JobState.STALE], -task.failing, -task.running, task.identifier)
 
 
-def _build_task(task: TaskCount, snapshot: Snapshot, redactor: Redactor) -> dict[str, Any]:
+def _build_task(
+    task: TaskCount, snapshot: Snapshot, redactor: Redactor, *, is_paused: bool
+) -> dict[str, Any]:
     counts = {str(state): task[state] for state in JobState}
+    is_run = is_served(snapshot.pools, task.identifier)
     return {
         "identifier": task.identifier,
         **counts,
         "oldest_ready_seconds": task.oldest_ready,
         "tone": judge_lateness(task.oldest_ready),
         "error": None if task.error is None else redactor.redact_text(task.error),
-        "is_served": is_served(snapshot.pools, task.identifier),
+        "is_served": is_run,
+        "is_paused": is_paused,
+        "title": [
+            {"link": [task.identifier, link_jobs(task=task.identifier)]},
+            *[" ", {"warn": "paused"}] * is_paused,
+            *[" ", {"bad": "no worker"}] * (is_run is False),
+        ],
     }
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from graphile_worker._support.text import pluralize
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter
 from graphile_worker.contrib.dashboard._resources import _pauses
 from graphile_worker.contrib.dashboard._resources._common import (
@@ -12,11 +13,13 @@ from graphile_worker.contrib.dashboard._resources._common import (
 )
 from graphile_worker.contrib.dashboard._resources._pauses import (
     PAUSE_EXAMPLE,
+    describe_pause_parts,
     get_pauses,
     show_pause,
 )
 from graphile_worker.contrib.dashboard._users import Permission
 from graphile_worker.ops.pauses import Pause, PauseKind, plan_pause_queue
+from graphile_worker.ops.pools import PoolHealth
 from graphile_worker.ops.queues import NamedQueue, QueuePosition, QueueState, plan_list_queues
 
 MAX_PAGE = 200
@@ -35,11 +38,22 @@ async def list_queues(request: ApiRequest) -> object:
         )
     )
     pauses = await get_pauses(request, PauseKind.QUEUE)
+    blocked = sum(queue.state is QueueState.BLOCKED for queue in page.queues)
     return {
         "now": page.now,
         "queues": [_show_queue(queue, pauses.get(queue.name)) for queue in page.queues],
         "next": None if page.next is None else f"{page.next.rank}:{page.next.name}",
+        "view": {
+            "notices": [{"kind": "error", "text": _describe_blocked(blocked)}] * (blocked > 0)
+        },
     }
+
+
+def _describe_blocked(count: int) -> str:
+    return (
+        f"Stale locks block {pluralize(count, 'queue')}. Recover the worker to release its locks "
+        "now."
+    )
 
 
 def _read_position(request: ApiRequest) -> QueuePosition | None:
@@ -53,6 +67,10 @@ def _read_position(request: ApiRequest) -> QueuePosition | None:
 
 
 def _show_queue(queue: NamedQueue, pause: Pause | None) -> dict[str, Any]:
+    is_paused = queue.state is QueueState.PAUSED
+    actions = ["resume_queue" if is_paused else "pause_queue"]
+    if queue.state is QueueState.BLOCKED:
+        actions.insert(0, f"recover_{queue.worker_health or PoolHealth.UNKNOWN}")
     return {
         "name": queue.name,
         "state": queue.state,
@@ -65,8 +83,20 @@ def _show_queue(queue: NamedQueue, pause: Pause | None) -> dict[str, Any]:
         "waiting": queue.waiting,
         "is_capped": queue.is_capped,
         "oldest_waiting_seconds": queue.oldest_due_seconds,
-        "paused": show_pause(pause) if queue.state is QueueState.PAUSED else None,
+        "paused": show_pause(pause) if is_paused else None,
+        "worker": queue.locked_by,
+        "holder": describe_pause_parts(pause) if is_paused and pause else _describe_holder(queue),
+        "actions": actions,
     }
+
+
+def _describe_holder(queue: NamedQueue) -> list[object] | None:
+    if queue.locked_by is None or queue.state is QueueState.PAUSED:
+        return None
+    job = [] if queue.job_id is None else ["job ", {"job": str(queue.job_id)}]
+    task = [f" {queue.task_identifier} on "] if job else []
+    dead = [" ", {"bad": "dead"}] if queue.worker_health is PoolHealth.DEAD else []
+    return [*job, *task, {"worker": queue.locked_by}, *dead]
 
 
 async def pause_queue(request: ApiRequest) -> object:
@@ -102,9 +132,13 @@ ROUTES = (
                     "is_capped": False,
                     "oldest_waiting_seconds": 61.5,
                     "paused": PAUSE_EXAMPLE,
+                    "worker": "pypool-0123456789abcdef01",
+                    "holder": "job 4711 send_invoice on pypool-0123456789abcdef01",
+                    "actions": ["pause_queue"],
                 }
             ],
             "next": "1:invoices",
+            "view": {},
         },
     ),
     ApiRoute(

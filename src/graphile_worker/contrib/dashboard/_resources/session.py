@@ -9,6 +9,25 @@ from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Paramet
 from graphile_worker.contrib.dashboard._auth import COOKIE_NAME, LoginAuthentication
 from graphile_worker.contrib.dashboard._encode import encode
 from graphile_worker.contrib.dashboard._texts import TEXTS, list_obstacles
+from graphile_worker.contrib.dashboard._view import (
+    BRIEF_ENDED_COLUMNS,
+    BULK_FIELDS,
+    CHANGES,
+    ENQUEUE_FIELDS,
+    OVERVIEW_CHART,
+    PAGES,
+)
+
+# Fixed texts of the dashboard and of its pages, which the browser gets once.
+PAGE_TEXTS = {
+    **TEXTS,
+    "pages": PAGES,
+    "changes": CHANGES,
+    "brief_columns": BRIEF_ENDED_COLUMNS,
+    "overview_chart": OVERVIEW_CHART,
+    "enqueue_fields": ENQUEUE_FIELDS,
+    "bulk_fields": BULK_FIELDS,
+}
 
 logger = logging.getLogger("graphile_worker.dashboard")
 
@@ -51,8 +70,12 @@ async def get_session(request: ApiRequest) -> object:
         "read_only": service.is_read_only,
         "version": service.version,
         "trace_url": settings.trace_url,
-        "obstacles": list_obstacles(request.user, is_read_only=service.is_read_only),
-        "texts": TEXTS,
+        "obstacles": list_obstacles(
+            request.user,
+            is_read_only=service.is_read_only,
+            hide_payloads=settings.hide_payloads,
+        ),
+        "texts": PAGE_TEXTS,
     }
 
 
@@ -133,7 +156,7 @@ ROUTES = (
             "version": "1.0",
             "trace_url": None,
             "obstacles": {"view": None},
-            "texts": {"pause": {"queue": "…"}},
+            "texts": {"states": []},
         },
     ),
     ApiRoute(

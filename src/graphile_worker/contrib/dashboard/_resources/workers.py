@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from graphile_worker._sql.plans.admin import plan_recover_jobs
+from graphile_worker._support.text import pluralize
 from graphile_worker.contrib.dashboard._api import ApiRequest, ApiRoute, Parameter
 from graphile_worker.contrib.dashboard._resources._common import (
     EXAMPLE_TIME,
@@ -17,10 +18,13 @@ from graphile_worker.contrib.dashboard._resources._common import (
 )
 from graphile_worker.contrib.dashboard._resources.errors import forget_groups
 from graphile_worker.contrib.dashboard._users import Permission
+from graphile_worker.contrib.dashboard._view import build_recovery
 from graphile_worker.contrib.dashboard._wording import describe_recovery
 from graphile_worker.ops.pauses import PAUSED_PREFIX
 from graphile_worker.ops.pools import PoolHealth, PoolInfo, plan_get_lock_holders
 from graphile_worker.ops.search import limit_plan, with_limits
+
+SILENT_WORKERS = "Workers of Node send no heartbeats. They appear here while they hold locks."
 
 MAX_IDS = 100
 MAX_WORKERS = 1_000
@@ -35,13 +39,61 @@ async def list_workers(request: ApiRequest) -> object:
     pools = sorted(
         sample.snapshot.pools, key=lambda pool: (HEALTH_ORDER.index(pool.health), pool.id)
     )
+    id = read_text(request.query, "id")
+    if id is not None:
+        pools = [pool for pool in pools if pool.id == id]
     return {
         "now": sample.now,
         "age_seconds": round(sample.age, 1),
         "is_partial": sample.is_partial,
         "worker_count": len(pools),
         "workers": [_show_worker(pool) for pool in pools[:MAX_WORKERS]],
+        "view": _build_view(pools) | ({} if id is None else _build_item_view(pools)),
     }
+
+
+def _build_view(pools: list[PoolInfo]) -> dict[str, object]:
+    """Build what the page shows around its table: a summary, notices, and one action."""
+    notices = []
+    healths = [pool.health for pool in pools]
+    if PoolHealth.UNKNOWN in healths:
+        notices.append(SILENT_WORKERS)
+    alive = [pool for pool in pools if pool.health is PoolHealth.ALIVE]
+    versions = sorted({_describe_version(pool) for pool in alive})
+    if len(versions) > 1:
+        count = len(versions)
+        notices.append(f"Workers of {count} versions are running: {', '.join(versions)}.")
+    dead = [pool.id for pool in pools if pool.health is PoolHealth.DEAD and _describe_locks(pool)]
+    name, label = f"{len(dead)} dead workers", f"Recover all {len(dead)} dead…"
+    counts = [f"{healths.count(each)} {each}" for each in reversed(HEALTH_ORDER)]
+    return {
+        "hint": ", ".join(counts) if pools else None,
+        "notices": [{"text": text} for text in notices],
+        "actions": [build_recovery(PoolHealth.DEAD, dead, name, label)] if len(dead) > 1 else [],
+    }
+
+
+def _build_item_view(pools: list[PoolInfo]) -> dict[str, object]:
+    tasks = [{"task": task} for pool in pools for task in pool.tasks or ()]
+    return {
+        "hint": {"link": ["All workers", "workers"]},
+        "panels": [{"title": "Tasks", "list": tasks}] if tasks else [],
+    }
+
+
+def _describe_version(pool: PoolInfo) -> str:
+    return " ".join(filter(None, (pool.runtime, pool.version)))
+
+
+def _describe_process(pool: PoolInfo) -> str:
+    host = f"on {pool.host}" if pool.host else None
+    process = f"process {pool.pid}" if pool.pid else None
+    return ", ".join(filter(None, (_describe_version(pool), host, process)))
+
+
+def _describe_locks(pool: PoolInfo) -> str | None:
+    counts = {"job": pool.jobs, "queue": pool.queues}
+    return ", ".join(pluralize(count, noun) for noun, count in counts.items() if count) or None
 
 
 async def recover(request: ApiRequest) -> object:
@@ -106,6 +158,7 @@ def _read_ids(request: ApiRequest) -> list[str]:
 
 
 def _show_worker(pool: PoolInfo) -> dict[str, Any]:
+    holds = _describe_locks(pool)
     return {
         "id": pool.id,
         "runtime": pool.runtime,
@@ -122,6 +175,15 @@ def _show_worker(pool: PoolInfo) -> dict[str, Any]:
         "lease": pool.lease,
         "tasks": pool.tasks,
         "clock_offset": pool.clock_offset,
+        "worker": pool.id,
+        "title": [{"worker": pool.id}, {"small": _describe_process(pool)}],
+        "health_rank": HEALTH_ORDER.index(pool.health),
+        "slots": " / ".join(
+            f"{each:,}" for each in (pool.jobs, pool.concurrency) if each is not None
+        ),
+        "holds": holds,
+        "task_count": None if pool.tasks is None else len(pool.tasks),
+        "actions": [f"recover_{pool.health}"] if holds else [],
     }
 
 
@@ -132,6 +194,7 @@ ROUTES = (
         permission=Permission.VIEW,
         handler=list_workers,
         summary="List workers in any language: those that are dead first.",
+        query=(Parameter(name="id", help="Only this worker."),),
         answer={
             "now": EXAMPLE_TIME,
             "age_seconds": 0.4,
@@ -154,8 +217,16 @@ ROUTES = (
                     "lease": 30.0,
                     "tasks": ["send_email"],
                     "clock_offset": 0.0,
+                    "worker": "pypool-0123456789abcdef01",
+                    "title": "pypool-0123456789abcdef01",
+                    "health_rank": 2,
+                    "slots": "3 / 10",
+                    "holds": "3 jobs, 1 queue",
+                    "task_count": 1,
+                    "actions": ["recover_alive"],
                 }
             ],
+            "view": {},
         },
     ),
     ApiRoute(

@@ -1,42 +1,32 @@
 /** The dialog that changes jobs: values, preview, confirmation, progress, result. */
-import { html, render, useEffect, useState } from "./lib.js";
-import { del, get, post } from "./api.js";
-import { count, plural, sum, zone } from "./format.js";
-import { tickNow, useLive } from "./live.js";
-import { now, session, texts, timeZone, whyNot } from "./state.js";
-import { Button, Dialog, Field, Notice, State } from "./ui/index.js";
+import {
+  Button, Dialog, Field, Fields, Notice, State, count, del, get, html, openDialog, plural, post, readFields, session, sum, texts, tickNow, useEffect,
+  useLive, useState, whyNot,
+} from "./kit.js";
 
 const FIRST_JOBS = 10;
 const TYPED_ABOVE = 100;
 const POLL_MS = 500;
-const DELAYS = { 0: "Now", 600: "In 10 minutes", 3600: "In 1 hour", 86400: "In 1 day", at: "At a time", "": "Do not change" };
 const END = { done: "good", canceled: "warn", failed: "error" };
 
 /**
  * Opens the dialog for jobs: those that the filter `q` matches, those with the `ids`, or those of
- * the group of errors with the `fingerprint`. With `isSure`, it asks nothing.
+ * the group of errors with the `fingerprint`. With `is_sure`, it asks nothing.
  */
-export function openBulk(options) {
-  const host = document.body.appendChild(document.createElement("div"));
-  const close = () => {
-    render(null, host);
-    host.remove();
-  };
-  render(html`<${Bulk} ...${options} host=${host} close=${close} />`, host);
-}
+export const openBulk = (options) => openDialog((close) => html`<${Bulk} ...${options} close=${close} />`);
 
-function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close }) {
+function Bulk({ action, q, ids, fingerprint, title, is_sure: isSure, onDone, close }) {
   const words = texts.value.actions[action];
-  const hasForm = action === "reschedule" || action === "fail";
-  const [values, setValues] = useState({ delay: "0", at: "", priority: "", reason: "", typed: "" });
+  const fields = texts.value.bulk_fields[action];
+  const [values, setValues] = useState({ ...Object.fromEntries(fields?.map(({ name, value }) => [name, value]) ?? []), typed: "" });
   const [{ step, error, preview, run, isFirst }, setView] = useState({ step: "form" });
   const go = (next, changes) => setView((last) => ({ ...last, error: null, step: next, ...changes }));
-  const set = (name) => ({ class: "input", value: values[name], onInput: (event) => setValues({ ...values, [name]: event.target.value }) });
+  const change = (more) => setValues((last) => ({ ...last, ...more }));
 
   async function look(message) {
     go("loading");
     try {
-      const answer = await post("/bulk/preview", { action, q, ids, fingerprint, parameters: getParameters(action, values) });
+      const answer = await post("/bulk/preview", { action, q, ids, fingerprint, parameters: getParameters(fields, values) });
       if (isSure && answer.total) await start(answer);
       else go("preview", { preview: answer, error: message });
     } catch (problem) {
@@ -66,12 +56,12 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
   }
 
   useEffect(() => {
-    if (!hasForm) look();
+    if (!fields) look();
   }, []);
   useEffect(() => {
     // The button that had the focus may be gone. Enter must not stop a run.
     const button = step === "running" ? "first-child" : "last-child";
-    host.querySelector(`.dialog-body :is(input, select), .dialog-foot button:${button}`)?.focus();
+    document.querySelector(`dialog[open] .dialog-body :is(input, select), dialog[open] .dialog-foot button:${button}`)?.focus();
     let isCurrent = true;
     if (step === "running") follow(() => isCurrent);
     return () => (isCurrent = false);
@@ -103,31 +93,19 @@ function Bulk({ action, q, ids, fingerprint, title, isSure, onDone, host, close 
   return html`<${Dialog} title=${title ?? `${words.label}${ids ? ` ${plural(ids.length, "job")}` : ""}`} onClose=${close} onSubmit=${onSubmit}
     actions=${buttons.filter(Boolean).map(([label, properties]) => html`<${Button} key=${label} ...${properties}>${label}<//>`)}>
     ${error && html`<${Notice} kind=${step === "preview" ? "warn" : "error"}>${error}<//>`}
-    ${step === "form" && action === "fail" && html`<${Field} label="Reason" help="The jobs show it as their error.">
-      <input required maxlength="500" ...${set("reason")} /><//>`}
-    ${step === "form" && action === "reschedule" && html`<${Schedule} set=${set} hasTime=${values.delay === "at"} />`}
+    ${step === "form" && fields && html`<${Fields} fields=${fields} values=${values} onChange=${change} />`}
     ${step === "loading" && html`<p role="status">Loading…</p>`}
     ${step === "preview" && html`<${Preview} preview=${preview} />${obstacle && html`<p class="muted">${obstacle}</p>`}`}
     ${step === "preview" && needsTyping && html`<${Field} label=${`This is production. Type ${count(total)} to confirm`}>
-      <input inputmode="numeric" autocomplete="off" ...${set("typed")} /><//>`}
+      <input class="input" inputmode="numeric" autocomplete="off" value=${values.typed} onInput=${(event) => change({ typed: event.target.value })} /><//>`}
     ${(step === "running" || step === "result") && html`<${Run} key=${step} ...${{ run, preview, q, isFirst }} />`}
   <//>`;
 }
 
-function getParameters(action, { delay, at, priority, reason }) {
-  if (action === "fail") return { reason };
-  if (action !== "reschedule") return {};
-  const time = delay === "at" ? (timeZone.value === "utc" ? `${at}Z` : at) : now() + 1000 * Number(delay);
-  // JSON leaves out what is undefined.
-  return { run_at: delay === "" ? undefined : new Date(time).toISOString(), priority: priority === "" ? undefined : Number(priority) };
-}
-
-function Schedule({ set, hasTime }) {
-  const options = Object.entries(DELAYS).map(([value, label]) => html`<option value=${value}>${label}</option>`);
-  return html`<${Field} label="Run"><select ...${set("delay")}>${options}</select><//>
-    ${hasTime && html`<${Field} label=${`Time (${zone()})`}><input type="datetime-local" required ...${set("at")} /><//>`}
-    <${Field} label="Priority" help="Smaller numbers run first. Leave empty to keep the priority.">
-      <input type="number" min="-32768" max="32767" ...${set("priority")} /><//>`;
+/** The values of the form. A time that the user has chosen takes the place of the delay. */
+function getParameters(fields = [], values) {
+  const { at, ...rest } = readFields(fields, values);
+  return at ? { ...rest, run_at: at } : rest;
 }
 
 const lines = (all) => all.map((text) => html`<p>${text}</p>`);

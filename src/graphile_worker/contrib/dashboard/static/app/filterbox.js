@@ -1,7 +1,5 @@
 /** The filter's text field, with completion of fields, names and states. */
-import { html, useLayoutEffect, useRef, useState } from "./lib.js";
-import { useLive } from "./live.js";
-import { Button, Combobox, Icon } from "./ui/index.js";
+import { Button, Combobox, Icon, html, useLayoutEffect, useLive, useRef, useState } from "./kit.js";
 
 const APPLY_MS = 350;
 

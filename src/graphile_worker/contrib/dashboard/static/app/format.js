@@ -4,7 +4,6 @@ import { now, timeZone } from "./state.js";
 const NUMBER = new Intl.NumberFormat("en-US");
 const DIGIT = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
-const BYTES = ["B", "kB", "MB", "GB", "TB"];
 const DASH = "–";
 
 /** A whole number: "12,431". */
@@ -14,7 +13,7 @@ export const count = (number) => (number == null ? DASH : NUMBER.format(number))
 export const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
 
 /** A count with its noun: "1 job", "12,431 jobs". */
-export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
+export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 /** A duration with at most two units: "6m12s". */
 export function age(seconds) {
@@ -67,13 +66,3 @@ export function rate(perSecond) {
   if (perSecond * 60 >= 1) return `${DIGIT.format(perSecond * 60)}/min`;
   return `${DIGIT.format(perSecond * 3600)}/h`;
 }
-
-export function bytes(number) {
-  if (number == null) return DASH;
-  const unit = Math.min(BYTES.length - 1, Math.floor(Math.log10(Math.max(1, number)) / 3));
-  const value = number / 1000 ** unit;
-  return `${unit && value < 10 ? value.toFixed(1) : Math.round(value)} ${BYTES[unit]}`;
-}
-
-/** Marks a text as an estimate. */
-export const approx = (text) => `≈ ${text}`;

@@ -3,23 +3,15 @@ import { signal } from "./lib.js";
 
 const BASE = new URL(document.baseURI).pathname;
 
-/** The first segment of a path, and the parameter that may follow it. */
-const PATHS = new Map([
-  [""], ["jobs", "id"], ["errors", "fingerprint"], ["tasks", "name"], ["queues", "name"], ["workers", "id"],
-  ["cron"], ["history"], ["enqueue"], ["audit"], ["diagnosis"],
-]);
-
-/** Reads a path: the page, which is a module of `pages/`, and its parameters. */
+/** Reads a path: the page, and the part after it, which names one of its rows. */
 function match(path) {
-  const [, name, value] = /^([^/]*)(?:\/([^/]+))?\/?$/.exec(path) ?? [];
-  const parameter = PATHS.get(name);
-  if (!value && PATHS.has(name)) return { page: name || "overview", params: {} };
+  const [, page, , id] = /^([^/]*)(\/([^/]+))?\/?$/.exec(path) ?? [null, "missing"];
   try {
-    if (value && parameter) return { page: name === "jobs" ? "job" : name, params: { [parameter]: decodeURIComponent(value) } };
+    return { page, id: id && decodeURIComponent(id) };
   } catch {
-    // The escapes of the value are not valid.
+    // The escapes are not valid.
+    return { page: "missing" };
   }
-  return { page: "missing", params: {} };
 }
 
 const read = () => ({ ...match(location.pathname.slice(BASE.length)), query: Object.fromEntries(new URLSearchParams(location.search)) });

@@ -1,40 +1,20 @@
 /** The frame of all pages: rail, header, notices, the page that the URL names, and dialogs. */
-import { html, signal, useEffect, useErrorBoundary, useState } from "./lib.js";
-import { post } from "./api.js";
-import { age, count, time, zone } from "./format.js";
-import { registerShortcuts, shortcutGroups } from "./keyboard.js";
-import { switchLive, useLive } from "./live.js";
-import { link, navigate, route } from "./router.js";
-import { connection, dataAge, density, isStale, overview, problem, session, shortcuts, theme, timeZone } from "./state.js";
-import { Button, Combobox, Dialog, Icon, Loading, Menu, Notice, Page } from "./ui/index.js";
+import {
+  Button, Combobox, Dialog, Icon, Loading, Menu, Notice, Page, age, connection, count, dataAge, density, html, isDark, isStale, link, navigate, openDialog,
+  overview, post, problem, registerShortcuts, route, session, shortcutGroups, shortcuts, switchLive, texts, theme, time, timeZone, useEffect,
+  useErrorBoundary, useLive, useShortcuts, useState, zone,
+} from "./kit.js";
 import Login, { loginError } from "./pages/login.js";
 
-/** Pages of the rail: path, key after `g`, label, and the number beside the label with its kind. */
-const PAGES = [
-  ["", "o", "Overview"],
-  ["jobs", "j", "Jobs"],
-  ["errors", "e", "Errors", (data) => data.totals?.failed, "bad"],
-  ["queues", "q", "Queues", (data) => data.paused?.queues, "warn"],
-  ["tasks", "t", "Tasks", (data) => data.paused?.tasks, "warn"],
-  ["workers", "w", "Workers", (data) => data.workers?.dead, "bad"],
-  ["cron", "c", "Cron"],
-  ["history", "h", "History"],
-  ["enqueue", "n", "Enqueue"],
-  ["diagnosis", "d", "Diagnosis"],
-  ["audit", "a", "Audit"],
-];
 const BOTTOM_PAGES = 4;
 const MAX_TALLY = 9999;
 export const HEALTH_ICONS = { healthy: "good", degraded: "warn", stalled: "error" };
 
 const showAge = () => age(Math.round(dataAge.value));
-const isHelpOpen = signal(false);
-const isPaletteOpen = signal(false);
-const openPalette = () => (isPaletteOpen.value = true);
-const openHelp = () => (isHelpOpen.value = true);
+const openPalette = () => openDialog((close) => html`<${Palette} onClose=${close} />`);
+const openHelp = () => openDialog((close) => html`<${Help} onClose=${close} />`);
 const nextTheme = () => (theme.value = { system: "light", light: "dark", dark: "system" }[theme.value]);
 const switchZone = () => (timeZone.value = timeZone.value === "utc" ? "local" : "utc");
-const isDark = () => theme.value === "dark" || (theme.value === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
 
 const getFilter = () => document.querySelector("[data-filter]");
 
@@ -46,39 +26,38 @@ registerShortcuts("Everywhere", [
   ["d", "Theme: system, light, dark", nextTheme],
   ["?", "This list", openHelp],
 ]);
-registerShortcuts("Go to", PAGES.map(([path, key, label]) => [`g ${key}`, label, () => navigate(path)]));
 
 function Environment() {
   const environment = session.value.environment;
   return environment && html`<span class="env" data-level=${environment.level}>${environment.name}</span>`;
 }
 
-function PageLink({ page: [path, , label, getTally, kind], ...rest }) {
-  const tally = overview.value && getTally?.(overview.value);
-  const current = { overview: "", job: "jobs" }[route.value.page] ?? route.value.page;
-  return html`<a href=${link(path)} aria-current=${path === current ? "page" : undefined} ...${rest}>
-    <${Icon} name=${path || "overview"} /><span class="word">${label}</span>
-    ${tally > 0 && kind && html`<span class="tally" data-kind=${kind}>${count(Math.min(tally, MAX_TALLY))}${tally > MAX_TALLY && "+"}</span>`}</a>`;
+function PageLink({ page: { path, title, tally: kind }, isShort, ...rest }) {
+  const tally = overview.value?.tallies[path];
+  return html`<a href=${link(path)} aria-current=${path === route.value.page ? "page" : undefined} ...${rest}>
+    <${Icon} name=${path || "overview"} /><span class="word">${title}</span>
+    ${tally > 0 && !isShort && html`<span class="tally" data-kind=${kind}>${count(Math.min(tally, MAX_TALLY))}${tally > MAX_TALLY && "+"}</span>`}</a>`;
 }
 
 function Rail() {
   const { database, schema, version } = session.value;
+  const { pages } = texts.value;
+  useShortcuts("Go to", pages.map(({ path, key, title }) => [`g ${key}`, title, () => navigate(path)]));
   return html`<nav class="rail" aria-label="Pages">
     <a class="brand" href=${link("")}><img src="static/icon.svg" alt="" /><span class="word">Graphile Worker</span></a>
-    ${PAGES.map((page) => html`<${PageLink} key=${page[0]} class="rail-link" page=${page} aria-label=${page[2]} title=${`${page[2]} (g ${page[1]})`} />`)}
+    ${pages.map((page) => html`<${PageLink} key=${page.path} class="rail-link" page=${page} aria-label=${page.title} title=${`${page.title} (g ${page.key})`} />`)}
     <div class="rail-foot"><div title="Database">${database}</div><div title="Schema">${schema}</div><div>Version ${version}</div></div>
   </nav>`;
 }
 
 /** The rail of phones: the main pages, and a dialog with the others. */
 function Bottom() {
-  const [isOpen, setOpen] = useState(false);
-  useEffect(() => setOpen(false), [route.value.page]);
+  const { pages } = texts.value;
+  const openMore = () => openDialog((close) => html`<${Dialog} title="Pages" onClose=${close}>
+    <div onClick=${close}>${pages.slice(BOTTOM_PAGES).map((page) => html`<${PageLink} key=${page.path} class="menu-item" page=${page} />`)}</div><//>`);
   return html`<nav class="bottom" aria-label="Main pages">
-    ${PAGES.slice(0, BOTTOM_PAGES).map((page) => html`<${PageLink} key=${page[0]} page=${page.slice(0, 3)} />`)}
-    <button type="button" aria-haspopup="dialog" onClick=${() => setOpen(true)}><${Icon} name="more" /><span class="word">More</span></button>
-    ${isOpen && html`<${Dialog} title="Pages" onClose=${() => setOpen(false)}>
-      <div>${PAGES.slice(BOTTOM_PAGES).map((page) => html`<${PageLink} key=${page[0]} class="menu-item" page=${page} />`)}</div><//>`}
+    ${pages.slice(0, BOTTOM_PAGES).map((page) => html`<${PageLink} key=${page.path} page=${page} isShort />`)}
+    <button type="button" aria-haspopup="dialog" onClick=${openMore}><${Icon} name="more" /><span class="word">More</span></button>
   </nav>`;
 }
 
@@ -102,7 +81,7 @@ function Verdict() {
   const [spoken, setSpoken] = useState("");
   // Announces changes of health, not every number in the sentence.
   useEffect(() => setSpoken(verdict?.sentence), [verdict?.health]);
-  return html`${route.value.page === "overview"
+  return html`${route.value.page === ""
       ? html`<span class="place">${database} · ${schema}</span>`
       : html`<a class="verdict" data-health=${verdict?.health} href=${link("")} title=${verdict?.sentence}>
           ${verdict && html`<${Icon} name=${HEALTH_ICONS[verdict.health] ?? "unknown"} />`}
@@ -129,7 +108,7 @@ function Header() {
     <${Environment} /><${Verdict} /><span class="spacer"></span><${Status} />
     <${Button} ...${tool} icon="search" label="Go to (Ctrl+K)" onClick=${openPalette} />
     <${Button} ...${tool} title="Local time or UTC (u)" onClick=${switchZone}>${zone()}<//>
-    <${Button} ...${tool} icon=${isDark() ? "moon" : "sun"} label=${`Theme: ${theme.value} (d)`} onClick=${nextTheme} />
+    <${Button} ...${tool} icon=${isDark.value ? "moon" : "sun"} label=${`Theme: ${theme.value} (d)`} onClick=${nextTheme} />
     <${Button} ...${tool} icon="help" label="Keyboard shortcuts (?)" onClick=${openHelp} />
     <${Menu} icon="user" kind="quiet" label=${session.value.user?.name ?? "Account"} items=${items} />
   </header>`;
@@ -139,7 +118,7 @@ function describeTrouble() {
   const { outage, taken_at: taken } = overview.value ?? {};
   if (outage) {
     // The overview explains a queue that it could never read.
-    if (!taken) return route.value.page === "overview" ? null : outage.sentence;
+    if (!taken) return route.value.page === "" ? null : outage.sentence;
     return `${outage.sentence} The pages show data from ${time(taken)}.`;
   }
   if (!overview.value) return problem.value?.detail;
@@ -158,19 +137,17 @@ const modules = new Map();
 let isFirstPage = true;
 
 /** The page of the URL. Its module is loaded when it is first needed. */
-function Body({ page }) {
-  const { params, query } = route.value;
-  const [module, setModule] = useState(modules.get(page));
+function Body({ page, id }) {
+  const name = (id && page?.item_module) || page?.module;
+  const [module, setModule] = useState(modules.get(name));
   const [failure, setFailure] = useState(null);
   const [error] = useErrorBoundary();
   useEffect(() => {
-    if (page !== "missing" && !module) {
-      import(`./pages/${page}.js`).then((value) => setModule(modules.set(page, value).get(page)), setFailure);
-    }
+    if (page && !module) import(`./pages/${name}.js`).then((value) => setModule(modules.set(name, value).get(name)), setFailure);
     if (!isFirstPage) focusMain();
     isFirstPage = false;
   }, []);
-  const names = [...Object.values(params), module?.title, "Graphile Worker", session.value.environment?.name];
+  const names = [id, (id && page?.item_title) || page?.title, "Graphile Worker", session.value.environment?.name];
   useEffect(() => {
     document.title = names.filter(Boolean).join(" · ");
   }, [names.join()]);
@@ -178,16 +155,16 @@ function Body({ page }) {
     return html`<${Notice} kind="error"><strong>This page failed.</strong> ${(error ?? failure).message}
       <${Button} onClick=${() => location.reload()}>Reload<//><//>`;
   }
-  if (page === "missing") return html`<${Page} title="Page not found"><p><a href=${link("")}>Open the overview</a></p><//>`;
-  return module ? html`<${module.default} params=${params} query=${query} />` : html`<${Loading} />`;
+  if (!page) return html`<${Page} title="Page not found"><p><a href=${link("")}>Open the overview</a></p><//>`;
+  return module ? html`<${module.default} page=${page} id=${id} query=${route.value.query} />` : html`<${Loading} />`;
 }
 
 /** Goes to a page, a job, a task or a queue by its name. */
 function Palette({ onClose }) {
   const [text, setText] = useState("");
   const { data, isCurrent } = useLive(text.trim() ? "/places" : null, { q: text }, { isFrozen: true });
-  const pages = PAGES.filter(([, , label]) => label.toLowerCase().startsWith(text.trim().toLowerCase()));
-  const options = [...pages.map(([path, , label]) => ({ text: path, label, help: "page" })), ...(isCurrent && data ? data.options : [])];
+  const pages = texts.value.pages.filter(({ title }) => title.toLowerCase().startsWith(text.trim().toLowerCase()));
+  const options = [...pages.map(({ path, title }) => ({ text: path, label: title, help: "page" })), ...(isCurrent && data ? data.options : [])];
   const go = (option) => {
     onClose();
     navigate(option.text);
@@ -198,9 +175,9 @@ function Palette({ onClose }) {
 
 const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", Escape: "Esc" };
 
-function Help() {
+function Help({ onClose }) {
   const showKeys = (keys) => keys.split(", ").map((key) => html`<kbd>${KEY_NAMES[key] ?? key}</kbd> `);
-  return html`<${Dialog} title="Keyboard shortcuts" isWide onClose=${() => (isHelpOpen.value = false)}>
+  return html`<${Dialog} title="Keyboard shortcuts" isWide onClose=${onClose}>
     <div class="shortcuts">
       ${shortcutGroups.value.map((group) => html`<section key=${group.title}>
         <h3>${group.title}</h3>
@@ -223,13 +200,13 @@ export function Shell() {
   if (!here.user && !here.has_expired) {
     return html`<main class="login"><${Environment} /><div class="panel"><${Login} /></div></main>`;
   }
+  const { page: path, id } = route.value;
+  const page = texts.value.pages.find((each) => each.path === path && (!id || each.item));
   return html`<div class="shell">
       <a class="skip" href="#main" onClick=${focusMain}>Skip to the content</a>
       <${Rail} /><${Header} /><${Banner} />
-      <main class="main" id="main" tabindex="-1"><${Body} key=${route.value.page} page=${route.value.page} /></main>
+      <main class="main" id="main" tabindex="-1"><${Body} key=${`${path}/${id}`} page=${page} id=${id} /></main>
       <${Bottom} />
     </div>
-    ${isHelpOpen.value && html`<${Help} />`}
-    ${isPaletteOpen.value && html`<${Palette} onClose=${() => (isPaletteOpen.value = false)} />`}
     ${!here.user && html`<${Dialog} title="Your session has ended" onClose=${() => {}}><${Login} /><//>`}`;
 }

@@ -40,6 +40,11 @@ effect(() => {
   else dataset.theme = theme.value;
 });
 
+const media = matchMedia("(prefers-color-scheme: dark)");
+const isSystemDark = signal(media.matches);
+media.onchange = () => (isSystemDark.value = media.matches);
+export const isDark = computed(() => (theme.value === "system" ? isSystemDark.value : theme.value === "dark"));
+
 /** Milliseconds that the database's clock is ahead of this computer's clock. */
 const clock = signal(0);
 /** The time of this computer, updated every second while the page is visible. */

@@ -1,47 +1,14 @@
 /** Adds a job, whose payload is checked by its task, if known. */
-import { html, useEffect, useState } from "../lib.js";
-import { get, post } from "../api.js";
-import { zone } from "../format.js";
-import { tickNow, useLive } from "../live.js";
-import { texts, timeZone, whyNot } from "../state.js";
-import { Button, Facts, Field, JobLink, JsonEditor, Notice, Page, Panel, State, jsonProblem, pretty } from "../ui/index.js";
-
-export const title = "Enqueue";
-
-/** The parameters of a task. */
-export function Signature({ signature }) {
-  if (!signature?.length) return html`<p class="muted">${signature ? "None." : "The dashboard runs without the app that defines this task."}</p>`;
-  const show = ({ name, type, default: value }) => [name, `${type ?? "any"}${value == null ? "" : ` = ${value}`}`];
-  return html`<${Facts} class="mono" facts=${Object.fromEntries(signature.map(show))} />`;
-}
+import {
+  Button, Field, Fields, JsonEditor, Notice, Page, Panel, Part, Rich, State, get, html, jsonProblem, post, pretty, readFields, texts,
+  tickNow, useEffect, useLive, useState, whyNot,
+} from "../kit.js";
 
 const CHECK_MS = 400;
 const RETRY_MS = 2000;
 const EMPTY = "{}";
-const WHOLE = { type: "number", step: 1 };
-/** Fields of options: name, label, help, and attributes. */
-const OPTIONS = [
-  ["run_at", "Run at", "Now, if empty.", { type: "datetime-local", step: 1 }],
-  ["queue_name", "Queue", "Its jobs run one at a time."],
-  ["priority", "Priority", "Lower runs first. Default: 0.", WHOLE],
-  ["max_attempts", "Maximum attempts", "Default: 25.", { ...WHOLE, min: 1 }],
-  ["flags", "Flags", "Separated by commas. Workers that forbid a flag skip the job."],
-  ["job_key", "Key", "At most one job has it."],
-  ["unique", "Unique key", "Adds nothing while its window is open."],
-  ["unique_for", "Unique for", "For example 1d."],
-];
 
-/** The body of the request. */
-function toBody({ task, payload, job_key_mode: mode, ...options }) {
-  const filled = Object.fromEntries(Object.entries(options).filter(([, value]) => value));
-  const { priority, max_attempts: attempts, run_at: at, flags, job_key: key } = filled;
-  return {
-    ...filled, task: task.trim(), payload, job_key_mode: key && mode,
-    priority: priority && Number(priority), max_attempts: attempts && Number(attempts),
-    run_at: at && new Date(timeZone.peek() === "utc" ? `${at}Z` : at).toISOString(),
-    flags: flags?.split(",").map((flag) => flag.trim()).filter(Boolean),
-  };
-}
+const toBody = ({ task, payload, ...form }) => ({ ...readFields(texts.value.enqueue_fields, form), task: task.trim(), payload });
 
 /** The fields of a job that is duplicated. */
 async function readJob(id) {
@@ -89,7 +56,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
       clearTimeout(timer);
     };
   }, [task, form.payload, obstacle]);
-  const signature = tasks.find((each) => each.identifier === task)?.signature;
+  const known = tasks.find((each) => each.identifier === task);
   const problems = (form.payload === EMPTY && !check?.isFinal ? null : check?.problems) ?? [];
   const payloadError = syntax
     ? `Line ${syntax.line}, column ${syntax.column}: ${syntax.message}.`
@@ -99,7 +66,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
     if (syntax) return document.getElementById("payload").focus();
     try {
       const { id, is_new: isNew, is_duplicate: isCopy } = await post("/jobs", toBody(form));
-      setNotice(["good", html`<span role="status">${isCopy ? "Duplicate of" : isNew === false ? "Updated" : "Added"} job <${JobLink} id=${id} />.</span>`]);
+      setNotice(["good", html`<span role="status">${isCopy ? "Duplicate of" : isNew === false ? "Updated" : "Added"} job <${Rich} text=${{ job: id }} />.</span>`]);
       return tickNow();
     } catch (error) {
       if (error.code !== "bad_payload") return report(error);
@@ -107,7 +74,7 @@ export default function Enqueue({ query: { task: given = "", from } }) {
       return document.getElementById("payload").focus();
     }
   };
-  return html`<${Page} title="Enqueue" hint=${from && html`a duplicate of job <${JobLink} id=${from} />`}>
+  return html`<${Page} title="Enqueue" hint=${from && html`a duplicate of job <${Rich} text=${{ job: from }} />`}>
     ${text && html`<${Notice} kind=${kind}>${text}<//>`}
     <form class="split" data-wide="left" onSubmit=${submit}>
       <${Panel} title="Job"><div class="stack">
@@ -119,17 +86,13 @@ export default function Enqueue({ query: { task: given = "", from } }) {
         <${Field} label="Payload (JSON)" error=${payloadError}><${JsonEditor} id="payload" badLine=${syntax?.line} ...${set("payload")} /><//>
         ${check?.unknown_keys?.length > 0 && html`<${Notice} kind="warn">
           The task has no parameter <code>${check.unknown_keys.join(", ")}</code>.<//>`}
-        ${signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
+        ${known?.signature && check?.problems.length === 0 && html`<p><${State} state="ok" word="The payload fits the task’s parameters." /></p>`}
         <div><${Button} kind="primary" type="submit" icon="enqueue" disabledReason=${obstacle}>Add job<//></div>
       </div><//>
       <div class="stack">
-        ${task && html`<${Panel} title="Parameters"><${Signature} signature=${signature} /><//>`}
+        ${known && html`<${Part} ...${known.parameters} />`}
         <${Panel} title="Options" hint="Empty fields use the defaults."><div class="form-grid">
-          ${OPTIONS.map(([name, label, help, more]) => html`<${Field} key=${name} help=${help}
-            label=${name === "run_at" ? `${label} (${zone()})` : label}><input class="input" autocomplete="off" ...${more} ...${set(name)} /><//>`)}
-          <${Field} label="If a job has this key" help=${form.job_key ? texts.value.key_modes[form.job_key_mode] : "Needs a key."}>
-            <select class="input" disabled=${!form.job_key} ...${set("job_key_mode")}>
-              ${Object.keys(texts.value.key_modes).map((mode) => html`<option>${mode}</option>`)}</select><//>
+          <${Fields} fields=${texts.value.enqueue_fields} values=${form} onChange=${change} />
         </div><//>
       </div>
     </form>

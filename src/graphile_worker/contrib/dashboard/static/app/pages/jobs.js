@@ -1,49 +1,15 @@
 /** Jobs: find them, follow them live, and change many at once. */
-import { html, useEffect, useRef, useState } from "../lib.js";
-import { isOutage } from "../api.js";
-import { openBulk } from "../bulk.js";
-import { FilterBox } from "../filterbox.js";
-import { age, count, plural, secondsSince, sum, time } from "../format.js";
-import { useShortcuts } from "../keyboard.js";
-import { useLive } from "../live.js";
-import { link, navigate, setQuery } from "../router.js";
-import { overview, stored, texts, whyNot } from "../state.js";
-import { Button, Dialog, Empty, JobLink, Loaded, Notice, Page, State, Table, Time, column, stateWord, toast } from "../ui/index.js";
-
-export const title = "Jobs";
+import {
+  Button, Chips, Dialog, FilterBox, Loaded, Missing, Notice, Page, State, Table, count, html, isOutage, link, navigate, openBulk, openDialog, overview, plural,
+  setQuery, stored, sum, texts, toast, useEffect, useLive, useRef, useShortcuts, useState, whyNot,
+} from "../kit.js";
 
 const PAGE_SIZE = 50;
 const EXTRA_ROWS = 50;
 const COUNT_MS = 10000;
-const SINCE = { ready: "run_at", waiting: "run_at", running: "locked_at", stale: "locked_at" };
-
-/** How long the job has been in its state, or when it leaves it. */
-function When({ job }) {
-  const since = job[SINCE[job.state]];
-  if (since) return html`<span class="nowrap" title=${time(since)}>for ${age(Math.max(0, Math.round(secondsSince(since))))}</span>`;
-  const hasFailed = job.state === "failed";
-  return html`<${Time} at=${hasFailed ? job.failed_at : job.run_at} isEstimate=${hasFailed} />`;
-}
-
-const showName = (name) => name && html`<span class="mono name" title=${name}>${name}</span>`;
-const GONE = html`<span class="muted" title="Completed, removed, or no longer matched by the filter">Left the list</span>`;
-
+const GONE = ["unknown", "Left the list", "Completed, removed, or no longer matched by the filter"];
 /** All columns. Those with a `choice` can be hidden: "on" is shown until the user decides. */
-const COLUMNS = [
-  { key: "id", label: "ID", render: (job) => html`<${JobLink} id=${job.id} />` },
-  { key: "task", label: "Task", card: "lead", render: (job) => showName(job.task) },
-  { key: "queue", label: "Queue", choice: "on", render: (job) => showName(job.queue) },
-  { key: "state", label: "State", card: "end", render: (job) => (job.isGone ? GONE : html`<${State} state=${job.state} />`) },
-  { key: "when", label: "When", choice: "on", render: (job) => !job.isGone && html`<${When} job=${job} />` },
-  column.when("run_at", "Run at", { choice: "off" }),
-  column.when("created_at", "Created", { choice: "on" }),
-  column.number("priority", "Priority", { choice: "off" }),
-  { key: "attempts", label: "Attempts", choice: "on", align: "right", render: (job) => `${job.attempts}/${job.max_attempts}` },
-  { key: "key", label: "Key", choice: "off", render: (job) => showName(job.key) },
-  { key: "flags", label: "Flags", choice: "off", render: (job) => job.flags.join(", ") },
-  column.worker("locked_by", "Locked by", { choice: "off" }),
-  { key: "error", label: "Error", choice: "on", fill: true, card: "line" },
-].map((each) => ({ ...each, sort: false }));
+const COLUMNS = texts.value.pages.find(({ path }) => path === "jobs").columns;
 
 const shownColumns = stored("jobColumns", COLUMNS.filter(({ choice }) => choice === "on").map(({ key }) => key).join());
 const isShown = ({ key, choice }) => !choice || shownColumns.value.split(",").includes(key);
@@ -75,7 +41,7 @@ function update(before, { jobs, next, ...page }) {
   const current = new Map(jobs.map((job) => [job.id, job]));
   // Below the last job of the answer, nothing is known.
   const end = next === null ? -Infinity : BigInt(next);
-  const rows = before.rows.map((job) => current.get(job.id) ?? (BigInt(job.id) < end ? job : { ...job, isGone: true }));
+  const rows = before.rows.map((job) => current.get(job.id) ?? (BigInt(job.id) < end ? job : { ...job, isGone: true, state: GONE, when: null }));
   return { ...before, ...page, rows, fresh: jobs.filter((job) => BigInt(job.id) > BigInt(rows[0].id)).length };
 }
 
@@ -112,40 +78,19 @@ function useCounts(q, newest) {
 }
 
 function StateTabs({ state, counts: { byState, total, show }, onChange }) {
-  const chip = (value, label, number, help) => html`<button type="button" class="chip" key=${value} aria-pressed=${state === value} title=${help}
-    onClick=${() => onChange(value)}>${label} ${byState && html`<span class="muted">${show(number)}</span>`}</button>`;
-  return html`<div class="chips" role="group" aria-label="State">${chip("", "All", total)}
-    ${texts.value.states.map(({ name, help }) => (name !== "stale" || byState?.stale || state === "stale") &&
-      chip(name, html`<${State} state=${name} />`, byState?.[name] ?? 0, help))}</div>`;
+  const item = (value, label, number, help) => ({ value, help, label: html`${label} ${byState && html`<span class="muted">${show(number)}</span>`}` });
+  const states = texts.value.states.filter(({ name }) => name !== "stale" || byState?.stale || state === "stale");
+  return html`<${Chips} label="State" value=${state} onChange=${onChange} items=${[item("", "All", total),
+    ...states.map(({ name, help }) => item(name, html`<${State} state=${name} />`, byState?.[name] ?? 0, help))]} />`;
 }
 
 const find = (changes) => setQuery({ before: null, ...changes }, { push: true });
-
-/** No rows: which part of the filter to drop, or how to add a job. */
-function NoJobs({ text, state, newest }) {
-  const terms = text.match(/(?:"(?:[^"\\]|\\.)*"?|[^\s"])+/g) ?? [];
-  if (!terms.length && !state) {
-    return html`<${Empty} icon="jobs" title="The queue is empty">
-      <p>Jobs that you add appear here within two seconds. <a href=${link("enqueue")}>Enqueue a job</a>.</p><//>`;
-  }
-  return html`<${Empty} icon="search" title=${state ? `No ${stateWord(state).toLowerCase()} jobs match` : "No jobs match"}>
-    <div class="stack">
-      ${newest && html`<p>The search covered the newest ${count(newest)} jobs.</p>`}
-      <div class="row">
-        ${newest && html`<${Button} kind="primary" onClick=${() => setQuery({ newest: "all" })}>Search all jobs<//>`}
-        ${state && html`<${Button} onClick=${() => find({ state: null, q: text })}>All states<//>`}
-        ${terms.map((term) => html`<${Button} key=${term} onClick=${() => find({ state, q: terms.filter((each) => each !== term).join(" ") })}>
-          Drop <span class="mono">${term}</span><//>`)}
-      </div>
-    </div><//>`;
-}
 
 export default function Jobs({ query }) {
   const { text, others, state, filter } = readQuery(query);
   const [selected, setSelected] = useState(new Set());
   const [isAll, setAll] = useState(false);
   const [cursor, setCursor] = useState(null);
-  const [isChoosing, setChoosing] = useState(false);
   const anchor = useRef(null);
   const trail = useRef([]);
 
@@ -235,7 +180,7 @@ export default function Jobs({ query }) {
     hint=${isCurrent && html`${isPart && `newest ${count(view.newest)} searched, `}${Math.round(view.elapsed_ms)}ms
       ${isPart && html` <${Button} kind="quiet" onClick=${() => setQuery({ newest: "all" })}>Search all<//>`}`}
     actions=${html`<span role="status">${changes && html`<${Button} class="pill" onClick=${show}>${changes} – show<//>`}</span>
-      <${Button} aria-haspopup="dialog" onClick=${() => setChoosing(true)}>Columns…<//>
+      <${Button} aria-haspopup="dialog" onClick=${() => openDialog((close) => html`<${ColumnChoice} onClose=${close} />`)}>Columns…<//>
       <${Button} href=${link("enqueue")}>Enqueue<//>`}
   >
     <${StateTabs} state=${state} counts=${counts} onChange=${(value) => find({ state: value, q: others })} />
@@ -243,8 +188,8 @@ export default function Jobs({ query }) {
     ${view?.hidden_rows && html`<${Notice} kind="warn">Row-level security hides jobs from this database role, so the list is not complete.<//>`}
     <div class=${`jobs ${isOutage(error) || (view && !isCurrent) ? "stale-data" : ""}`}>
       ${(view || !isBad) && html`<${Loaded} result=${{ data: view, error: isBad ? null : error, reload: show }}>${() => html`<${Table} label="Jobs"
-        columns=${COLUMNS.filter(isShown)} rows=${rows} keyOf=${(job) => job.id} selected=${isAll ? new Set(ids) : selected} onSelect=${select} cursor=${cursor}
-        onOpen=${(job) => navigate(`jobs/${job.id}`)} empty=${html`<${NoJobs} text=${others} state=${state} newest=${view.newest} />`} />`}<//>`}
+        columns=${COLUMNS.filter(isShown)} rows=${rows} selected=${isAll ? new Set(ids) : selected} onSelect=${select} cursor=${cursor}
+        onOpen=${(job) => navigate(`jobs/${job.id}`)} empty=${html`<${Missing} icon="search" empty=${view.view.empty ?? []} />`} />`}<//>`}
     </div>
     ${view && (query.before || view.hasMore) && html`<nav class="pager" aria-label="Pages of jobs">
       <${Button} onClick=${newer} disabledReason=${query.before ? null : "These are the newest jobs."}>‹ Newer<//>
@@ -256,6 +201,5 @@ export default function Jobs({ query }) {
       <span class="actions end">${Object.entries(texts.value.actions).map(([action, { label, permission, is_dangerous: isDangerous }]) => (action !== "unlock" || hasStale) &&
         html`<${Button} kind=${isDangerous && "danger"} disabledReason=${whyNot(permission)} onClick=${() => run(action)}>${label}…<//>`)}</span>
     </div></div>`}
-    ${isChoosing && html`<${ColumnChoice} onClose=${() => setChoosing(false)} />`}
   <//>`;
 }

@@ -1,16 +1,8 @@
 /** Sign in: with the token or the password that the server was started with. */
-import { html, signal, useEffect, useRef, useState } from "../lib.js";
-import { loadSession, post } from "../api.js";
-import { session } from "../state.js";
-import { Button, Field, Notice } from "../ui/index.js";
+import { Button, Field, Notice, html, loadSession, post, session, signal, useEffect, useRef, useState } from "../kit.js";
 
 /** Why the last attempt failed, or why the server does not answer. */
 export const loginError = signal(null);
-
-const ERRORS = {
-  unauthenticated: "These credentials are not valid. A link works once, for 10 minutes.",
-  too_many_attempts: "Too many attempts. Wait a minute, then try again.",
-};
 
 export default function Login() {
   const methods = session.value?.login ?? [];
@@ -27,7 +19,7 @@ export default function Login() {
       await post("/login", Object.fromEntries(new FormData(form.current)));
       await loadSession();
     } catch (error) {
-      loginError.value = ERRORS[error.code] ?? error.detail;
+      loginError.value = error.detail;
       const secret = form.current.querySelector("input[type=password]");
       secret.value = "";
       secret.focus();

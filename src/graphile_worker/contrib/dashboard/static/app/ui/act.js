@@ -1,36 +1,56 @@
-/** Changes that a page asks the server for. */
+/** Changes that a page asks the server for, which the server defines. */
 import { html } from "../lib.js";
-import { post } from "../api.js";
+import { get, post } from "../api.js";
+import { openBulk } from "../bulk.js";
 import { tickNow } from "../live.js";
+import { link, navigate } from "../router.js";
 import { texts, whyNot } from "../state.js";
-import { Button } from "./button.js";
+import { Button, Menu } from "./button.js";
 import { confirmAction } from "./dialog.js";
-import { Field } from "./form.js";
 import { toast } from "./toast.js";
 
-/** Sends a change, reports its result and refreshes the page. With a `question`, it asks first. */
-export async function act(path, body, question) {
-  if (question && !(await confirmAction(question))) return;
+const PATHS = ["path", "open"];
+
+/** A text of the server, with values of the row in the place of their names: `{name}`. */
+const put = (text, row, encode = String) => text.replace(/\{(\w+)\}/g, (_, name) => encode(row[name]));
+export const putPath = (path, row) => put(path, row, encodeURIComponent);
+
+const fill = (change, row) => JSON.parse(JSON.stringify(change), (key, value) =>
+  (typeof value !== "string" ? value : (PATHS.includes(key) ? putPath : put)(value, row)));
+
+/** Why the user cannot make a change now, or nothing if they can. */
+const obstacleOf = ({ permission, obstacle, row }) => whyNot(permission) || (row ?? { obstacle }).obstacle;
+
+/** Makes a change, after its question, and reports its result. */
+async function act({ path, body, question, bulk, open }) {
+  if (bulk) return openBulk(bulk);
   try {
-    toast((await post(path, body)).sentence, "good");
-    tickNow();
+    if (open) return navigate((await get(open)).link);
+    const values = question ? await confirmAction(question) : {};
+    if (!values) return undefined;
+    toast((await post(path, { ...body, ...values })).sentence, "good");
+    return tickNow();
   } catch (error) {
-    toast(error.detail, "error");
+    return toast(error.detail, "error");
   }
 }
 
-const DURATIONS = { "": "Until you resume it", 600: "10 minutes", 3600: "1 hour", 14400: "4 hours", 86400: "1 day" };
+/** Makes a change, or reports why the user cannot, as its button does. */
+export const tryAct = (change) => (obstacleOf(change) ? toast(obstacleOf(change), "warn") : act(change));
 
-/** Pauses or resumes a queue or a task, by `kind`. */
-export function PauseButton({ kind, name, paused, isQuiet }) {
-  const path = `/${kind}s/${encodeURIComponent(name)}`;
-  const pause = async () => {
-    const values = await confirmAction({ title: `Pause the ${kind} “${name}”?`, text: texts.value.pause[kind], action: `Pause the ${kind}`, fields: html`
-      <${Field} label="For"><select class="input" name="seconds">
-        ${Object.entries(DURATIONS).map(([value, label]) => html`<option value=${value} selected=${!value}>${label}</option>`)}</select><//>
-      <${Field} label="Reason (optional)"><input class="input" name="reason" maxlength="200" /><//>` });
-    if (values) await act(`${path}/pause`, { seconds: Number(values.seconds) || undefined, reason: values.reason });
-  };
-  return html`<${Button} kind=${isQuiet && !paused ? "quiet" : undefined} icon=${paused ? "running" : "paused"} disabledReason=${whyNot("pause")}
-    onClick=${paused ? () => act(`${path}/resume`) : pause}>${paused ? "Resume" : "Pause"}<//>`;
+const toButton = ({ label, icon, kind, href, row, ...change }) => ({
+  label: row ? put(label, row) : label, icon, kind, disabledReason: obstacleOf({ ...change, row }),
+  href: href && link(row ? putPath(href, row) : href), onClick: href ? undefined : () => act(row ? fill(change, row) : change),
+});
+
+/** Buttons of changes: names of templates for a row, or changes as they are. A title has no quiet buttons. */
+export function Changes({ changes, row, isTitle }) {
+  const all = changes.map((each) => (typeof each === "string" ? { ...texts.value.changes[each], row } : each));
+  const more = all.filter((each) => each.is_more);
+  return html`${all.filter((each) => !each.is_more).map((each) => {
+    const { label, kind, ...button } = toButton(each);
+    return html`<${Button} key=${label} ...${button} kind=${isTitle && kind === "quiet" ? undefined : kind}
+      label=${each.is_icon ? label : undefined}>${each.is_icon ? null : label}<//>`;
+  })}
+  ${more.length > 0 && html`<${Menu} label=${isTitle ? "More" : "More actions"} icon=${isTitle ? null : "more"} items=${more.map(toButton)} />`}`;
 }

@@ -1,13 +1,11 @@
 /** Lines over time, drawn by uPlot, which loads when the first chart is shown. */
-import { html, signal, useEffect, useRef, useState } from "../lib.js";
-import { time } from "../format.js";
-import { theme, timeZone } from "../state.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { age, rate, time } from "../format.js";
+import { isDark, timeZone } from "../state.js";
 
 const HEIGHT = 200;
+const FORMATS = { age, rate };
 const DAY_SECONDS = 86400;
-const media = matchMedia("(prefers-color-scheme: dark)");
-const isDark = signal(media.matches);
-media.onchange = () => (isDark.value = media.matches);
 let library = null;
 
 async function load() {
@@ -29,7 +27,7 @@ function color(name) {
 const listLonely = ({ data }, number) =>
   data[number].flatMap((value, i, all) => (value != null && all[i - 1] == null && all[i + 1] == null ? i : []));
 
-function drawLine({ color: name, isFilled, isDashed }) {
+function drawLine({ color: name, is_filled: isFilled, is_dashed: isDashed }) {
   const stroke = color(name);
   const fill = isFilled ? stroke.replace(")", " / 10%)").replaceAll(",", "") : undefined;
   return { stroke, fill, width: 1.5, dash: isDashed && [5, 4], points: { fill: stroke, size: 5, show: true, filter: listLonely } };
@@ -55,17 +53,20 @@ function draw(UPlot, place, data, series, { format, onPoint }) {
 }
 
 /**
- * Series are `{label, values, color, isFilled, isDashed}`, where the color names a custom property.
- * `at` has the times, `label` describes the chart. With `isPartialLast`, the last step is left out:
+ * A chart of points, which have a time and a value for each of the `lines` of the server. With
+ * `step_seconds`, values are counts of steps. With `is_partial_last`, the last point is left out:
  * its time is not over, so it would look like a fall.
  */
-export function Chart({ label, at: all, series, format, isPartialLast }) {
-  const at = isPartialLast ? all.slice(0, -1) : all;
+export function Chart({ chart: { label, unit, lines }, points: all, step_seconds: step = 1, is_partial_last: isPartialLast }) {
+  const points = isPartialLast ? all.slice(0, -1) : all;
+  const at = points.map((point) => point.at);
+  const format = FORMATS[unit];
+  const series = lines.map((line) => ({ ...line, values: points.map(({ [line.key]: value }) => (value == null || unit !== "rate" ? value : value / step)) }));
   const place = useRef(null);
   const plot = useRef(null);
   const [index, setIndex] = useState(null);
-  const data = [at.map((each) => Date.parse(each) / 1000), ...series.map(({ values }) => values.slice(0, at.length))];
-  const look = [theme.value, isDark.value, timeZone.value, data[0].at(-1) - data[0][0] > 2 * DAY_SECONDS, ...series.map((each) => each.label)].join();
+  const data = [at.map((each) => Date.parse(each) / 1000), ...series.map(({ values }) => values)];
+  const look = [isDark.value, timeZone.value, data[0].at(-1) - data[0][0] > 2 * DAY_SECONDS, ...series.map((each) => each.label)].join();
   useEffect(() => {
     let isGone = false;
     const observer = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
@@ -82,12 +83,12 @@ export function Chart({ label, at: all, series, format, isPartialLast }) {
       plot.current = null;
     };
   }, [look]);
-  useEffect(() => plot.current?.setData(data), [at.length, all, series]);
+  useEffect(() => plot.current?.setData(data), [all]);
   const text = ({ values }, row) => (values[row] == null ? "–" : format(values[row]));
   const shown = index ?? at.length - 1;
   return html`<figure class="chart">
     <figcaption class="chart-legend">${series.map((each) => html`<span key=${each.label}>
-      <i style=${{ "--line": `var(--${each.color})` }} data-dash=${each.isDashed} />${each.label} <b>${text(each, shown)}</b></span>`)}
+      <i style=${{ "--line": `var(--${each.color})` }} data-dash=${each.is_dashed} />${each.label} <b>${text(each, shown)}</b></span>`)}
       <span class="end">${time(at[shown], { seconds: false })}</span></figcaption>
     <div class="chart-plot" ref=${place} role="img" aria-label=${label} />
     <details><summary>Show as a table</summary><div class="table-wrap" tabindex="0" role="group" aria-label=${label}><table class="table">

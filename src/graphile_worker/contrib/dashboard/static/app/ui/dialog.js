@@ -1,7 +1,7 @@
 /** Dialogs, and the question before an action. */
 import { html, render, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Button } from "./button.js";
-import { Field } from "./form.js";
+import { Field, Fields, readFields } from "./form.js";
 
 /**
  * A modal dialog. Escape closes it, and the focus returns to where it was. With `onSubmit`, Enter
@@ -33,26 +33,30 @@ export function Dialog({ title, onClose, children, actions, isWide, onSubmit }) 
  * `fields` by name if the user confirms, otherwise to null.
  */
 export function confirmAction(options) {
-  const host = document.body.appendChild(document.createElement("div"));
-  return new Promise((resolve) => {
-    const end = (answer) => {
-      render(null, host);
-      host.remove();
-      resolve(answer);
-    };
-    render(html`<${Question} ...${options} end=${end} />`, host);
-  });
+  return new Promise((resolve) => openDialog((close) => html`<${Question} ...${options} end=${(answer) => {
+    close();
+    resolve(answer);
+  }} />`));
 }
 
-function Question({ title, text, fields, danger, typed, action, end }) {
+/** Shows a dialog that `build` makes with the function that removes it, beside the page. */
+export function openDialog(build) {
+  const host = document.body.appendChild(document.createElement("div"));
+  render(build(() => {
+    render(null, host);
+    host.remove();
+  }), host);
+}
+
+function Question({ title, text, fields, is_dangerous: isDangerous, typed, action, end }) {
   const [value, setValue] = useState("");
   const isTyped = !typed || value.trim() === typed;
-  const submit = (event) => isTyped && end(Object.fromEntries(new FormData(event.target)));
+  const submit = (event) => isTyped && end(readFields(fields ?? [], Object.fromEntries(new FormData(event.target))));
   const cancel = () => end(null);
   return html`<${Dialog} title=${title} onClose=${cancel} onSubmit=${submit} actions=${html`
     <${Button} onClick=${cancel}>Cancel<//>
-    <${Button} kind=${danger ? "danger" : "primary"} type="submit" disabledReason=${isTyped ? null : `Type ${typed} first.`}>${action}<//>`}>
-    <p>${text}</p>${fields}
+    <${Button} kind=${isDangerous ? "danger" : "primary"} type="submit" disabledReason=${isTyped ? null : `Type ${typed} first.`}>${action}<//>`}>
+    <p>${text}</p>${fields && html`<${Fields} fields=${fields} />`}
     ${typed && html`<${Field} label=${html`Type <code>${typed}</code> to confirm`}>
       <input class="input mono" value=${value} onInput=${(event) => setValue(event.target.value)} autocomplete="off" spellcheck=${false} /><//>`}
   <//>`;

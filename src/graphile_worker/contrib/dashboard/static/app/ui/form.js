@@ -1,7 +1,9 @@
 /** Fields of forms. */
 import { cloneElement } from "../../vendor/preact.js";
 import { html, useRef, useState } from "../lib.js";
+import { zone } from "../format.js";
 import { setQuery } from "../router.js";
+import { timeZone } from "../state.js";
 import { Button } from "./button.js";
 
 let fields = 0;
@@ -17,6 +19,28 @@ export function Field({ label, help, error, children }) {
     ${error && html`<p class="error" id=${`${own}-error`} role="alert">${error}</p>`}
     ${help && html`<p class="help" id=${`${own}-help`}>${help}</p>`}</div>`;
 }
+
+/** Fields that the server defines, with their `values` by name, or in a form that is read when it is sent. */
+export const Fields = ({ fields, values, onChange }) => fields.map((field) => {
+  const { name, label, help, value: first, options, input } = field;
+  if (!isShown(field, values)) return null;
+  const value = values?.[name] ?? first;
+  const onInput = (event) => onChange?.({ [name]: event.target.value });
+  const rest = { class: "input", name, autocomplete: "off", [values ? "value" : "defaultValue"]: value, onInput, ...input };
+  return html`<${Field} key=${name} help=${typeof help === "string" ? help : help?.[value]} label=${isTime(field) ? `${label} (${zone()})` : label}>${options
+    ? html`<select ...${rest}>${Object.entries(options).map(([key, text]) => html`<option value=${key} selected=${key === value}>${text}</option>`)}</select>`
+    : html`<input ...${rest} />`}<//>`;
+});
+
+const isTime = ({ input }) => input?.type === "datetime-local";
+const isShown = ({ only }, values) => !only || (only[1] === null ? values[only[0]] : values[only[0]] === only[1]);
+const toList = (text) => text.split(",").map((part) => part.trim()).filter(Boolean);
+const toTime = (at) => new Date(timeZone.peek() === "utc" ? `${at}Z` : at).toISOString();
+
+/** The values of fields that are not empty, as the API takes them: numbers, and times in RFC 3339. */
+export const readFields = (fields, values) => Object.fromEntries(fields
+  .filter((field) => values[field.name] && isShown(field, values))
+  .map((field) => [field.name, (field.is_number ? Number : field.is_list ? toList : isTime(field) ? toTime : String)(values[field.name])]));
 
 /** Fields, by name, that change parameters of the query string, and reset those of the `cursor`. */
 export function Search({ fields, query, cursor }) {

@@ -6,7 +6,7 @@ import { session } from "../state.js";
 import { Button } from "./button.js";
 import { Code } from "./code.js";
 import { Empty, Loading, Notice } from "./page.js";
-import { Table } from "./table.js";
+import { Rich } from "./rich.js";
 
 /** An error in the place of data. */
 export function Problem({ error, onRetry }) {
@@ -25,13 +25,10 @@ export function Loaded({ result: { data, error, reload }, children }) {
     <strong>${error.title}.</strong> ${error.detail}<//>`}${children(data)}`;
 }
 
-/**
- * A table of the rows that a result of `useLive` has by the name `rows`. `empty` is the title and
- * the text in the place of no rows. `cursor` is the parameter of the query string for pages.
- */
-export function List({ result, rows, icon, empty: [title, text], cursor, query, ...rest }) {
-  const button = (label, value) => value !== undefined && html`<${Button} onClick=${() => setQuery({ [cursor]: value })}>${label}<//>`;
-  return html`<${Loaded} result=${result}>${(data) => html`
-    <${Table} rows=${data[rows]} empty=${html`<${Empty} icon=${icon} title=${title}>${text}<//>`} ...${rest} />
-    ${cursor && html`<div class="pager">${query[cursor] && button("First page", null)}${data.next && button("Next page", data.next)}</div>`}`}<//>`;
+/** Buttons of the pages of an answer. `cursor` is the parameter of the query string for them. */
+export function Pager({ next, cursor, query }) {
+  const button = (label, value) => html`<${Button} onClick=${() => setQuery({ [cursor]: value })}>${label}<//>`;
+  return html`<div class="pager">${query[cursor] && button("First page", null)}${next && button("Next page", next)}</div>`;
 }
+
+export const Missing = ({ icon, empty: [title, text] }) => html`<${Empty} icon=${icon} title=${title}><${Rich} text=${text} /><//>`;

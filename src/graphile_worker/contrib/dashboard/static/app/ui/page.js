@@ -1,7 +1,13 @@
 /** The frame of a page and its parts. */
-import { html, useRef } from "../lib.js";
+import { html } from "../lib.js";
+import { count } from "../format.js";
+import { Changes } from "./act.js";
+import { Button } from "./button.js";
+import { Chart } from "./chart.js";
+import { Code } from "./code.js";
 import { Icon } from "./icon.js";
-import { Spark } from "./values.js";
+import { link } from "../router.js";
+import { Rich, Spark } from "./rich.js";
 
 const optional = (content, name) => content && html`<div class=${name}>${content}</div>`;
 const head = (name, title, { hint, actions }) =>
@@ -27,28 +33,37 @@ export const Loading = ({ label = "Loading" }) =>
   html`<div class="panel loading" role="status" aria-label=${label}><span /><span /><span /><span /></div>`;
 
 /** Names and values. Those without a value are left out. */
-export const Facts = ({ facts, class: more = "" }) =>
-  html`<dl class=${`facts ${more}`}>${Object.entries(facts).map(([name, value]) => value && html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+export const Facts = ({ facts }) =>
+  html`<dl class="facts">${facts.map(([name, value]) => value && html`<dt>${name}</dt><dd><${Rich} text=${value} /></dd>`)}</dl>`;
 
-/** The facts of a row, by the labels of its columns. */
-export const factsOf = (columns, row) => Object.fromEntries(columns.map(({ label, render }) => [label, label && render(row)]));
+/** Figures of the server. `values(name)` has the series that a figure names. */
+export const Stats = ({ stats, values = () => [] }) => html`<div class="stats">
+  ${stats.map(({ label, value, of, note, tone = "", link: path, series, about }, index) => html`
+  <${path ? "a" : "div"} key=${index} class="stat" href=${path && link(path)}>
+    <span class="stat-label"><${Rich} text=${label} /></span>
+    <span class=${`stat-value ${tone}`}>${value}${of && html` <span class="muted small">${of}</span>`}</span>
+    ${values(series).length > 1 && html`<${Spark} values=${values(series)} label=${about} />`}
+    ${note && html`<span class="stat-note"><${Rich} text=${note} /></span>`}<//>`)}</div>`;
 
-/** A figure, in a list of the class "stats". The label of its `values` over time is `spark`. */
-export const Stat = ({ label, value, note, href, tone = "", values = [], spark }) => html`<${href ? "a" : "div"} class="stat" href=${href}>
-  <span class="stat-label">${label}</span><span class=${`stat-value ${tone}`}>${value}</span>
-  ${values.length > 1 && html`<${Spark} values=${values} label=${spark} />`}${note && html`<span class="stat-note">${note}</span>`}<//>`;
+/** A panel that the server defines. A chart gets its points from the `data`. */
+export const Part = ({ title, hint, facts, code, text, list, chart, data }) => html`<${Panel} title=${title} hint=${hint && html`<${Rich} text=${hint} />`}>
+  ${chart && html`<${Chart} chart=${chart} ...${data} />`}${text && html`<p><${Rich} text=${text} /></p>`}${facts && html`<${Facts} facts=${facts} />`}
+  ${code && html`<${Code} text=${code} label=${title} copy />`}
+  ${list && html`<div class="row">${list.map((each) => html`<${Rich} text=${each} />`)}</div>`}<//>`;
 
-/** A choice among `{value, label}`. */
-export function Tabs({ items, value, onChange, label, kind }) {
-  const root = useRef(null);
-  const onKeyDown = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = (items.findIndex((item) => item.value === value) + step + items.length) % items.length;
-    onChange(items[next].value);
-    root.current.children[next].focus();
-  };
-  return html`<div class="tabs" role="tablist" aria-label=${label} data-kind=${kind} ref=${root} onKeyDown=${onKeyDown}>
-    ${items.map((item) => html`<button type="button" class="tab" role="tab" key=${item.value} aria-selected=${item.value === value}
-      tabindex=${item.value === value ? 0 : -1} onClick=${() => onChange(item.value)}>${item.label}</button>`)}</div>`;
-}
+/** Findings, each with its cause and one safe action. With `isFull`, its commands are open. */
+export const Alerts = ({ alerts, isFull }) => alerts.length > 0 && html`<ul class="alerts">
+  ${alerts.map(({ id, action, severity, title, evidence, advice, shell, sql, link: path, affected }) => html`
+  <li class="alert" key=${id + title} data-severity=${severity} data-full=${isFull}>
+    <${Icon} name=${severity} label=${severity} /><h2 class="alert-title">${title}</h2>
+    <div class="alert-text">${[...evidence, advice].map((line) => html`<div>${line}</div>`)}
+      ${[["Command", shell], ["SQL", sql]].map(([name, text]) => text && html`<details open=${isFull}><summary>${name}</summary>
+        <${Code} text=${text} language=${name} copy /></details>`)}</div>
+    <div class="actions">${isFull && html`<span class="badge">${id}</span>`}
+      ${isFull && affected > 1 && html`<span class="badge">${count(affected)} affected</span>`}
+      ${path && html`<${Button} href=${link(path)}>Show<//>`}${action && html`<${Changes} changes=${[{ kind: "primary", ...action }]} />`}</div></li>`)}</ul>`;
+
+/** A choice among `{value, label, help}`. */
+export const Chips = ({ label, items, value: chosen, onChange }) => html`<div class="chips" role="group" aria-label=${label}>
+  ${items.map(({ value, label: text, help }) => html`<button type="button" class="chip" key=${value} title=${help} aria-pressed=${value === chosen}
+    onClick=${() => onChange(value)}>${text}</button>`)}</div>`;

@@ -1,24 +1,24 @@
 /** Tables, which become cards on phones. */
 import { html, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Icon } from "./icon.js";
+import { isRight, show, valueOf } from "./rich.js";
 
 const CONTROL = "a, button, input, label, summary, [role=menu]";
 const BLANK = [null, undefined, false, "", "–"];
 
 /**
- * A column has `key`, `label`, `align`, `render(row)`, and may have: `sort`, true or a function of
- * the row, which lets users sort the rows; `fill`, which gives it the width that is left and cuts
- * its text; `card`, its place on a card: "lead" or "end" of the first line, "line", "actions" or
- * "hide". `selected` and `onSelect` are sets of keys, `cursor` is a key, `order` is `{key, isDown}`.
+ * Columns are those of the server, and `rowKey` names the value that identifies a row. `selected`
+ * and `onSelect` are sets of these values, `cursor` is one of them. `actions(row)` renders buttons.
  */
-export function Table({ columns, rows, keyOf = ({ id }) => id, selected = new Set(), onSelect, cursor, onOpen, empty, label, order: first }) {
-  const [order, setOrder] = useState(first);
+export function Table({ columns: all, rows, rowKey = "id", selected = new Set(), onSelect, cursor, onOpen, empty, label, actions }) {
+  const [order, setOrder] = useState(null);
   const body = useRef(null);
   const anchor = useRef(null);
   useLayoutEffect(() => body.current?.querySelector("tr.cursor")?.scrollIntoView({ block: "nearest" }), [cursor]);
   if (!rows.length && empty) return empty;
+  const columns = all.filter(({ key, is_rare: isRare }) => !isRare || rows.some((row) => valueOf(row, key)));
   const sorted = arrange(rows, columns, order);
-  const keys = sorted.map(keyOf);
+  const keys = sorted.map((row) => row[rowKey]);
   const chosen = keys.filter((key) => selected.has(key)).length;
   const pick = (range) => (event) => {
     const next = new Set(selected);
@@ -31,11 +31,11 @@ export function Table({ columns, rows, keyOf = ({ id }) => id, selected = new Se
   const box = (name, range, number) => html`<input type="checkbox" aria-label=${name} checked=${number > 0 && number === range.length}
     indeterminate=${number > 0 && number < range.length} onClick=${pick(range)} />`;
   const open = (row) => (event) => event.target.closest(CONTROL) || String(getSelection()) || onOpen(row);
-  const cell = (row) => ({ key, label: name, align, card, fill, render }) => {
-    const content = render ? render(row) : row[key];
+  const cell = (row) => (column) => {
+    const content = column.kind === "actions" ? html`<div class="actions">${actions(row)}</div>` : show(column, row);
     const isBlank = BLANK.includes(content);
-    return html`<td key=${key} data-align=${align} data-label=${name} data-card=${card}
-      class=${`${fill ? "fill" : ""} ${isBlank ? "blank muted" : ""}`}>${isBlank ? "–" : content}</td>`;
+    return html`<td key=${column.key} data-align=${isRight(column) && "right"} data-label=${column.label} data-card=${column.card}
+      class=${`${column.is_wide ? "fill" : ""} ${isBlank ? "blank muted" : ""}`}>${isBlank ? "–" : content}</td>`;
   };
   return html`<div class="table-wrap cards"><table class="table" aria-label=${label}>
     <thead><tr>${onSelect && html`<th class="pick">${box("Select all on this page", keys, chosen)}</th>`}
@@ -49,18 +49,20 @@ export function Table({ columns, rows, keyOf = ({ id }) => id, selected = new Se
     })}</tbody></table></div>`;
 }
 
-function Head({ column: { key, label, align, sort }, order, setOrder }) {
+function Head({ column, order, setOrder }) {
+  const { key, label, sort } = column;
   const isOn = order?.key === key;
-  const toggle = () => setOrder({ key, isDown: isOn ? !order.isDown : align === "right" });
-  return html`<th scope="col" data-align=${align} aria-sort=${isOn ? (order.isDown ? "descending" : "ascending") : undefined}>${sort
+  const toggle = () => setOrder({ key, isDown: isOn ? !order.isDown : isRight(column) });
+  return html`<th scope="col" data-align=${isRight(column) && "right"} aria-sort=${isOn ? (order.isDown ? "descending" : "ascending") : undefined}>${sort
     ? html`<button type="button" class="sort" onClick=${toggle}>${label}${isOn && html`<${Icon} name=${order.isDown ? "down" : "up"} />`}</button>`
     : label || html`<span class="visually-hidden">Actions</span>`}</th>`;
 }
 
 function arrange(rows, columns, order) {
-  const { key, sort } = columns.find((each) => each.key === order?.key) ?? {};
-  if (!key) return rows;
-  const value = typeof sort === "function" ? sort : (row) => row[key];
+  const { sort } = columns.find(({ key }) => key === order?.key) ?? {};
+  if (!sort) return rows;
+  // A list is sorted by its first item, for example by the next run of several.
+  const value = (row) => [valueOf(row, sort)].flat()[0];
   const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b) * (order.isDown ? -1 : 1);
   return [...rows].sort((one, other) => {
     const [a, b] = [value(one), value(other)];
