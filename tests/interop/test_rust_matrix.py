@@ -129,10 +129,11 @@ def check_cell(database: TestDatabase, folder: Path, adder: Language, runner: La
         assert {each[:2] for each in ran} == {(runner.name, 1)}, cell
         payloads = [each[2] for each in ran]
         assert sorted(map(as_text, payloads)) == sorted(map(as_text, RAN_PAYLOADS)), cell
-        # The priority counts, then the order in a named queue.
-        assert (payloads[0], payloads[-1]) == ({"of": "high"}, {"of": "low"}), cell
-        first, second = ({"of": "queue", "n": n} for n in (1, 2))
-        assert payloads.index(first) < payloads.index(second), cell
+        assert payloads[0] == {"of": "high"}, cell
+        # Python fetches ahead, so the second job of the queue may come after the last priority.
+        first, second = (payloads.index({"of": "queue", "n": n}) for n in (1, 2))
+        assert first < second, cell
+        assert payloads.index({"of": "low"}) >= len(payloads) - 2, cell
         assert sql.run(LEFT) == LEFT_ROWS, cell
         _, batch, single = (error for (error,) in sql.run(ERRORS))
         # Each language has its own form of an error.
