@@ -20,7 +20,7 @@ from tests.support.languages import (
     Workers,
     needs_rust,
 )
-from tests.support.processes import Programs
+from tests.support.processes import Programs, eventually
 from tests.support.sql import Sql
 
 pytestmark = [pytest.mark.nightly, pytest.mark.single_version, needs_rust]
@@ -184,3 +184,33 @@ def check_retry(
         assert sql.value("select count(*) from :schema._private_jobs") == 0, cell
         locked = "select count(*) from :schema._private_job_queues where locked_by is not null"
         assert sql.value(locked) == 0, cell
+
+
+# Named queues in a batch
+
+LOCKED_AT_ONCE = """
+select count(*) from :schema._private_jobs where locked_by is not null and job_queue_id is not null
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.feature("F92")
+@pytest.mark.parametrize(("rust", "at_once"), [(RUST_13, 4), (RUST_14, 1)])
+def test_rust_13_with_a_local_queue_claims_several_jobs_of_a_named_queue_and_rust_14_one(
+    copies: Copies, tmp_path, rust, at_once
+):
+    database = copies.copy(RUST_14, PYTHON)
+    job = {"task": "work", "payload": {"hang_in": [rust.name]}, "queue_name": "in turn"}
+    with (
+        Programs.for_database(database, tmp_path) as programs,
+        closing(Sql(database.dsn, database.schema)) as sql,
+    ):
+        workers = Workers(programs, database)
+        workers.add(PYTHON, [job] * 4)
+        workers.start(rust, local_queue=10, concurrency=4)
+        eventually(lambda: sql.value(LOCKED_AT_ONCE) == at_once, "it claims them")
+        doctor = programs.run_to_end("doctor", "--json")
+
+        findings = {each["id"] for each in json.loads(doctor.out)["findings"]}
+        assert ("queue-parallel" in findings) is (at_once > 1)
+        assert sql.value(LOCKED_AT_ONCE) == at_once

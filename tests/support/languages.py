@@ -39,8 +39,8 @@ class Language:
     name: str
     program: tuple[str, ...]
 
-    def command(self, database: TestDatabase, what: str, **options: Any) -> list[str]:
-        """The command for a database. The language of an option is another name for its rows."""
+    def command(self, database: TestDatabase, what: str, /, **options: Any) -> list[str]:
+        """The command for a database. The option `language` is another name for its rows."""
         given = {"url": database.url, "schema": database.schema, "language": self.name, **options}
         return [*self.program, what, json.dumps(given)]
 
@@ -67,11 +67,11 @@ class Workers:
         self._database = database
         self._variables = {"NO_LOG_SUCCESS": "1", **variables}
 
-    def start(self, language: Language, **options: Any) -> Program:
+    def start(self, language: Language, /, **options: Any) -> Program:
         """Start a worker, and wait until it looks for jobs."""
         return self.wait_until_ready(self.launch(language, **options))
 
-    def launch(self, language: Language, **options: Any) -> Program:
+    def launch(self, language: Language, /, **options: Any) -> Program:
         """Start a worker without waiting for it."""
         return self._start(language, "run", **options)
 
@@ -90,16 +90,16 @@ class Workers:
         """Start to add jobs, while other programs do so too."""
         return self._start(language, "add", jobs=jobs)
 
-    def run_once(self, language: Language, **options: Any) -> None:
+    def run_once(self, language: Language, /, **options: Any) -> None:
         """Run what is ready."""
         self._run_to_end(language, "once", **options)
 
-    def _run_to_end(self, language: Language, what: str, **options: Any) -> None:
+    def _run_to_end(self, language: Language, what: str, /, **options: Any) -> None:
         program = self._start(language, what, **options)
         code = program.end()
         assert code == 0, f"{language.name} {what}: {program.out}{program.err}"
 
-    def _start(self, language: Language, what: str, **options: Any) -> Program:
+    def _start(self, language: Language, what: str, /, **options: Any) -> Program:
         command = language.command(self._database, what, **options)
         return self._programs.start(command, self._variables)
 

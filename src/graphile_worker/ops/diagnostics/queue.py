@@ -302,6 +302,7 @@ RULES: tuple[Rule, ...] = (
     clocks.check_local_clock,
     clocks.check_pool_clocks,
     locks.check_unregistered_workers,
+    _limit(locks.check_parallel_queues),
     _limit(locks.check_paused_queues),
     _limit(locks.check_paused_tasks),
     _limit(locks.check_unshared_limits),
