@@ -57,6 +57,7 @@ test-lowest *args="tests/unit tests/db tests/integrations":
 # The nightly tier: full sizes, rates and times, versions, oldest dependencies; records the result
 nightly *args:
     tools/setup all
+    -tools/rust
     .venv/bin/python -m tools.nightly {{ args }}
 
 # Tests at their nightly sizes: just test-nightly tests/chaos -k model
@@ -67,7 +68,7 @@ test-nightly *args:
 chaos *args:
     .venv/bin/python -m tests.laboratory {{ args }}
 
-# Measure: just bench throughput --only ours,node; beside PgQueuer and Procrastinate too after benchmarks/setup
+# Measure: just bench throughput --only ours,node; beside PgQueuer and Procrastinate too after benchmarks/setup, beside Rust after tools/rust
 bench *args:
     .venv/bin/python -m benchmarks {{ args }}
 

@@ -380,10 +380,11 @@ def _comparison(results: Results) -> list[str]:
         "| in batches |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in ("ours", "node", "pgqueuer", "procrastinate"):
-        rates, times, adds = (
-            newest[which]["contenders"][name] for which in ("throughput", "latency", "add")
-        )
+    measured = [newest[which]["contenders"] for which in ("throughput", "latency", "add")]
+    for name in ("ours", "node", "rust", "pgqueuer", "procrastinate"):
+        if not all(name in contenders for contenders in measured):
+            continue
+        rates, times, adds = (contenders[name] for contenders in measured)
         figures = [
             f"{count_jobs_run(newest['throughput'], name):,}",
             f"{rates['jobs_per_second']['median']:,.0f} jobs/s",

@@ -6,17 +6,19 @@ from benchmarks.contenders.node import Node
 from benchmarks.contenders.ours import Ours, OursDirect, OursOnce
 from benchmarks.contenders.pgqueuer import PgQueuer
 from benchmarks.contenders.procrastinate import Procrastinate
+from benchmarks.contenders.rust import Rust
 
-WORKERS: tuple[WorkerContender, ...] = (Ours(), Node(), PgQueuer(), Procrastinate())
+WORKERS: tuple[WorkerContender, ...] = (Ours(), Node(), Rust(), PgQueuer(), Procrastinate())
 DRAINERS: tuple[Contender, ...] = (
     Ours(),
     OursOnce(),
     Node(),
+    Rust(),
     Engine(1),
     Engine(2),
     PgQueuer(),
     Procrastinate(),
 )
-DIRECT: tuple[Contender, ...] = (OursDirect(), Node("direct"))
+DIRECT: tuple[Contender, ...] = (OursDirect(), Node("direct"), Rust("direct"))
 
 __all__ = ["DIRECT", "DRAINERS", "WORKERS", "Contender", "WorkerContender"]

@@ -14,6 +14,7 @@ from benchmarks.contenders.node import Node
 from benchmarks.contenders.ours import Ours, OursDirect, OursOnce
 from benchmarks.contenders.pgqueuer import PgQueuer
 from benchmarks.contenders.procrastinate import Procrastinate
+from benchmarks.contenders.rust import Rust
 from benchmarks.matrix import ours, reference_claim
 from benchmarks.processes import environment, running
 from benchmarks.server import Server, served
@@ -22,6 +23,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.render import render_bytes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+RUST = Path(__file__).parents[2] / "tests" / "interop" / "rust"
 JOBS = 1500
 
 
@@ -57,6 +59,26 @@ def test_a_queue_from_pypi_runs_its_jobs(server, contender):
     assert drained.jobs == 300
     assert drained.cpu_seconds is not None
     assert drained.cpu_seconds > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("contender", [Rust(), Rust("direct")], ids=lambda each: each.name)
+def test_the_rust_worker_runs_all_of_its_jobs_and_adds_some(server, contender):
+    if missing := contender.missing():
+        pytest.skip(missing)
+    with server.database(contender.kind, contender.install) as database:
+        drained = contender.drain(database, 300)
+        told = environment(database, jobs=40, batch=20)
+        with running(contender.adding(), told) as program:
+            added = program.wait_for_line("in_batches")
+        with database.connected() as connection:
+            left = connection.execute("select count(*) from graphile_worker._private_jobs")
+            # One before the clock starts, a batch one by one, and all in batches.
+            assert left.fetchone() == (1 + 20 + 40,)
+
+    assert drained.jobs == 300
+    assert (drained.cpu_seconds or 0) > 0
+    assert min(added["one_by_one"], added["in_batches"]) > 0
 
 
 def test_the_reference_really_fetches_and_completes_in_batches(server):
@@ -133,6 +155,9 @@ def test_labels_say_the_versions_that_are_installed():
     for contender in (PgQueuer(), Procrastinate()):
         name, _, version = contender.label.partition(" ")
         assert re.search(rf"^{name}\S*=={re.escape(version)}\.\d+$", pinned, re.M | re.I)
+    crates = (RUST / "0.14" / "Cargo.toml").read_text(encoding="utf-8")
+    assert re.search(r'^graphile_worker = \{ version = "=0\.14\.\d+"', crates, re.M)
+    assert "RS 0.14 " in Rust().label
 
 
 def test_the_lock_names_packages_and_hashes_but_not_where_they_came_from():

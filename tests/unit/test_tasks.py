@@ -38,6 +38,7 @@ from graphile_worker._payloads import Mismatch
 from graphile_worker._worker.context import Context, SyncContext
 from graphile_worker.retries import Backoff
 from graphile_worker.tasks import Signature, TaskOptions
+from graphile_worker.tasks.batch import BatchSignature
 from tests.support.options import JOB_OPTIONS
 
 SECRET = "s3cr3t-canary"
@@ -195,6 +196,22 @@ def test_parameters_need_an_object(payload):
 
     with pytest.raises(Mismatch, match="expected an object with the parameters as keys"):
         read(task, payload)
+
+
+def test_a_job_with_the_payload_null_runs_as_one_with_an_empty_object():
+    """Crontabs of Rust workers add such jobs."""
+
+    def optional(to=1): ...
+    def required(to): ...
+    def whole(payload, /): ...
+    def batch(items: list[int]): ...
+
+    assert Signature(optional).build_call_arguments(None, None) == ([], {})
+    assert Signature(whole).build_call_arguments(None, None) == ([None], {})
+    with pytest.raises(Mismatch, match="missing"):
+        Signature(required).build_call_arguments(None, None)
+    with pytest.raises(Mismatch, match="must be an array of items, got NoneType"):
+        BatchSignature(batch).build_call_arguments(None, None)
 
 
 @pytest.mark.feature("F115")

@@ -101,6 +101,11 @@ class BatchSignature(Signature):
                 "a default, after the context if any"
             )
 
+    @property
+    def has_keys(self) -> bool:
+        """Return False: payloads are arrays."""
+        return False
+
     def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         (items,) = self._bind(args, kwargs).arguments.values()
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):

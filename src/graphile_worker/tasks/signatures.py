@@ -62,6 +62,11 @@ class Signature:
             return None
         return [each.name for each in self._parameters]
 
+    @property
+    def has_keys(self) -> bool:
+        """Return whether payloads are objects with the parameters as keys."""
+        return not self.takes_whole_payload
+
     def build_payload(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Build the payload of a call and check it as the worker will.
 
@@ -111,9 +116,13 @@ class Signature:
     def build_call_arguments(self, payload: Any, context: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for a call, with the context first if the function takes it.
 
+        Crontabs of Rust workers add the payload null where other languages add an object.
+
         Raises:
             Mismatch: The payload does not fit.
         """
+        if payload is None and self.has_keys:
+            payload = {}
         try:
             args, kwargs = self.read_arguments(payload)
         except Mismatch as mismatch:

@@ -66,6 +66,7 @@ class FindingId(StrEnum):
     LATE = "late"
     QUEUE_BLOCKED = "queue-blocked"
     QUEUE_PAUSED = "queue-paused"
+    QUEUE_PARALLEL = "queue-parallel"
     TASK_PAUSED = "task-paused"
     LIMIT_NOT_SHARED = "limit-not-shared"
     PERMANENTLY_FAILED = "permanently-failed"
@@ -105,6 +106,7 @@ QUEUE_FINDINGS = frozenset(
         FindingId.QUEUE_BLOCKED,
         FindingId.LIMIT_NOT_SHARED,
         FindingId.QUEUE_PAUSED,
+        FindingId.QUEUE_PARALLEL,
         FindingId.TASK_PAUSED,
         FindingId.PERMANENTLY_FAILED,
         FindingId.FAILING,

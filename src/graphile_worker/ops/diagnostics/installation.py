@@ -44,6 +44,10 @@ PRIVILEGE_EFFECTS = (
     (("unique_keys",), "jobs with unique keys may not be added, and expired keys stay"),
 )
 
+RUST_UPGRADE_ADVICE = (
+    "Let the Rust worker upgrade it to its level 21 or newer, and watch sequence-fill until then. "
+)
+
 ID_USE = "every added job uses up an id of its task and of its queue"
 
 
@@ -251,9 +255,9 @@ def _check_level(state: SchemaState, context: DoctorContext) -> Iterator[Finding
                 *((ID_USE,) if state.level < 21 else ()),
                 "Rust workers with recovery take jobs of Node workers after five minutes",
             ),
-            advice="Python workers use it as it is. Let the Rust worker upgrade it to its level 21 "
-            "or newer, and watch sequence-fill until then. Keep its recovery off beside Node "
-            "workers.",
+            advice="Python workers use it as it is. "
+            + (RUST_UPGRADE_ADVICE if state.level < 21 else "")
+            + "Keep the recovery of Rust workers off beside Node workers.",
         )
     elif state.level < LATEST_LEVEL:
         yield Finding(

@@ -116,6 +116,29 @@ def check_paused_queues(context: QueueContext) -> Iterator[Finding]:
         )
 
 
+def check_parallel_queues(context: QueueContext) -> Iterator[Finding]:
+    """Report named queues with several locked jobs, which older workers of Node and Rust claim."""
+    jobs: dict[str, list[LockedJob]] = defaultdict(list)
+    for job in context.snapshot.locked:
+        if job.queue_name is not None:
+            jobs[job.queue_name].append(job)
+    for name, locked in sorted(jobs.items()):
+        if len(locked) == 1:
+            continue
+        yield Finding(
+            id=FindingId.QUEUE_PARALLEL,
+            severity=Severity.WARNING,
+            title=f'{len(locked)} jobs of queue "{name}" are locked at the same time',
+            evidence=limit_lines(
+                [f"{job.pool_id} has locked job {job.id}" for job in locked],
+            ),
+            advice="They may run at the same time. With a local queue, Node before 0.18 and Rust "
+            "0.13.5 claim several jobs of a queue. Upgrade them, or turn the local queue off.",
+            affected=len(locked),
+            subject=Subject(SubjectKind.QUEUE, name),
+        )
+
+
 def check_paused_tasks(context: QueueContext) -> Iterator[Finding]:
     """Report tasks that a person has paused."""
     snapshot = context.snapshot

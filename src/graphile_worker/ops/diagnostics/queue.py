@@ -93,7 +93,8 @@ def check_schema_level(context: QueueContext) -> Findings:
             severity=Severity.NOTE,
             title=f"the schema is at level {stats.level}, this release knows {LATEST_LEVEL}",
             evidence=("no newer level is marked as breaking, so workers use it",),
-            advice="Upgrade when a release knows that level.",
+            advice="Upgrade when a release knows that level. The levels 21 and 22 of the Rust worker "
+            "need no upgrade.",
             shell="pip install --upgrade graphile-worker",
         )
 
@@ -302,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     clocks.check_local_clock,
     clocks.check_pool_clocks,
     locks.check_unregistered_workers,
+    _limit(locks.check_parallel_queues),
     _limit(locks.check_paused_queues),
     _limit(locks.check_paused_tasks),
     _limit(locks.check_unshared_limits),
