@@ -33,7 +33,8 @@ MAX_AGE_COMMITS = 60
 # runs all 20 pairs.
 PAIRS = (("3.11", 14), ("3.12", 16), ("3.13", 17), ("3.14", 15))
 EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
-# This pair also runs what the gate runs with its newest pair alone, in a schema whose name needs quoting.
+# This pair also runs what the gate runs with its newest pair alone, in a schema whose name needs
+# quoting.
 ODD_SCHEMA = ("3.14", 15)
 
 # One test at a time per process, so that the longest, which come first, run at the same time.

@@ -97,6 +97,24 @@ def long(seed: int) -> Scenario:
     return Scenario(name="long", seed=seed, jobs=200_000, rate=100, processes=8, faults=faults)
 
 
+def million(seed: int) -> Scenario:
+    """A quarter of a million jobs: four seeds are a million jobs under 2,000 faults."""
+    faults = {
+        "sigkill": 212,
+        "zombie": 36,
+        "term": 20,
+        "backend": 74,
+        "partition": 36,
+        "half_open": 14,
+        "cut": 30,
+        "cut_enqueuer": 30,
+        "reset": 14,
+        "crash": 24,
+        "promotion": 10,
+    }
+    return Scenario(name="million", seed=seed, jobs=250_000, rate=240, processes=8, faults=faults)
+
+
 def mixed(seed: int) -> Scenario:
     """Two Node workers beside Python workers."""
     faults = {
@@ -202,5 +220,6 @@ def limits(seed: int) -> Scenario:
 
 
 SCENARIOS = {
-    each.__name__: each for each in (smoke, long, mixed, transactional, results, limits, upgrade)
+    each.__name__: each
+    for each in (smoke, long, million, mixed, transactional, results, limits, upgrade)
 }

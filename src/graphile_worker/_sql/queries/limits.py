@@ -167,7 +167,10 @@ def restore_tokens(name: str, count: int, due_at: str) -> Query[None]:
 
 
 def set_limit(limit: Limit, actor: str | None) -> Query[tuple[str, datetime] | None]:
-    """Set the values in force, and return by whom and when. None if no limit has this name and kind."""
+    """Set the values in force, and return by whom and when.
+
+    None if no limit has this name and kind.
+    """
     each = _encode_limit(limit)
     args = (each["name"], each["kind"], each["amount"], each["period"], each["burst"], actor)
     return Query(

@@ -119,8 +119,10 @@ def check_paused_queues(context: QueueContext) -> Iterator[Finding]:
 def check_parallel_queues(context: QueueContext) -> Iterator[Finding]:
     """Report named queues with several locked jobs, which older workers of Node and Rust claim."""
     jobs: dict[str, list[LockedJob]] = defaultdict(list)
+    # Older locks count as left behind, so their jobs do not run.
+    stale_seconds = context.thresholds.stale_after.total_seconds()
     for job in context.snapshot.locked:
-        if job.queue_name is not None:
+        if job.queue_name is not None and job.age < stale_seconds:
             jobs[job.queue_name].append(job)
     for name, locked in sorted(jobs.items()):
         if len(locked) == 1:

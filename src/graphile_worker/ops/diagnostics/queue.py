@@ -93,8 +93,8 @@ def check_schema_level(context: QueueContext) -> Findings:
             severity=Severity.NOTE,
             title=f"the schema is at level {stats.level}, this release knows {LATEST_LEVEL}",
             evidence=("no newer level is marked as breaking, so workers use it",),
-            advice="Upgrade when a release knows that level. The levels 21 and 22 of the Rust worker "
-            "need no upgrade.",
+            advice="Upgrade when a release knows that level. The levels 21 and 22 of the Rust "
+            "worker need no upgrade.",
             shell="pip install --upgrade graphile-worker",
         )
 
