@@ -545,6 +545,22 @@ def test_what_is_gone_but_cannot_be_forgotten_is_not_read_from_a_place_on(
     assert read[place] < read[None] / 10
 
 
+def test_from_a_place_on_no_job_overtakes_an_earlier_one_of_its_named_queue(
+    indexed_pool, sql, fill
+):
+    fill.queues("mine", 2)
+    fill.jobs(1, queues="mine", due="-3 hours")
+    fill.jobs(4, queues="mine", of=2, due="-1 minute")
+    place = (0, sql.value("select max(run_at) from :schema._private_jobs"))
+
+    def take(**more: Any) -> list[tuple[object, object]]:
+        taken = indexed_pool.claim_by(claim_soonest_jobs, 10, **more)
+        return [(each.job.queue_name, each.job.payload) for each in taken]
+
+    assert take(since=place) == [("mine1", 1)]
+    assert take() == [("mine0", 0)]
+
+
 # Around a position, behind jobs that cannot be claimed
 
 

@@ -221,7 +221,11 @@ class JobFetcher:
         self, position: JobPosition, *args: Any, **options: Any
     ) -> list[ClaimedJob]:
         """Scan from the position on, and scan all jobs if that finds none: workers are idle."""
-        for strategy in (FetchStrategy.PLAIN, FetchStrategy.SOONEST):
+        strategies = [FetchStrategy.PLAIN]
+        if self.has_indexes:
+            # Without them, the first job of each named queue would be searched among all jobs.
+            strategies.append(FetchStrategy.SOONEST)
+        for strategy in strategies:
             query = self._build_query(strategy, *args, since=position, **options)
             claimed_jobs = await self._db.run(query)
             if claimed_jobs:

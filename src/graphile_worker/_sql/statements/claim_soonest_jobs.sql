@@ -3,12 +3,26 @@
 -- That is enough for jobs of unlocked named queues, at a third of the work. The first ready jobs
 -- are claimed, but there may be more. An empty result does not mean that no job is ready: run
 -- claim_jobs then. The steps have the form of claim_jobs for the same reasons.
+--
+-- From position $6, $7 on, earlier jobs are not read, so only the first job of a named queue is
+-- claimed: the jobs of a queue run in order. That needs the index gwpy_jobs_of_queues.
 with :claim_params,
 :soonest_jobs,
 :soonest_candidates,
 candidates as (
-  select id, job_queue_id
+  select near.id, near.job_queue_id
   from near
+  where case
+    when near.job_queue_id is null or $6::int is null then true
+    else near.id = (
+      select jobs.id
+      from :schema._private_jobs as jobs
+      where jobs.is_available = true
+        and jobs.job_queue_id = near.job_queue_id
+      order by jobs.priority, jobs.run_at, jobs.id
+      limit 1
+    )
+  end
 ),
 :lock_jobs,
 jobs_to_claim as (
