@@ -239,6 +239,9 @@ def build_app() -> App[None]:
     def collect(first: int, **rest: str) -> None: ...
 
     @app.task
+    def extend(first: int, **rest: Any) -> None: ...
+
+    @app.task
     def forward(**rest: Any) -> None: ...
 
     @app.task
