@@ -21,7 +21,7 @@ def test_an_order_becomes_an_invoice(gw):
     assert invoice.payload["total"] == "15.90"  # as Node will see it
 
 
-def test_what_nobody_sells_is_given_up(gw):
+def test_an_order_of_an_unknown_product_is_discarded(gw):
     price_order.enqueue(Order(8, [Line("moon", 1)]))
 
     with pytest.raises(Discard):

@@ -115,6 +115,7 @@ def test_mistakes_are_reported_in_one_line(programs, shop):
         ([], 2, "pass --json-schema, --typescript or --check FILE"),
         (["--typescript", "--check", "x"], 2, "pass --json-schema, --typescript or --check FILE"),
         (["--json-schema", "--json"], 2, "--json needs --check"),
+        (["--check", "x", "--external"], 2, "Remove --external, and write x without it, too."),
         (["--check", "none.json"], 1, "cannot compare with none.json: [Errno 2]"),
         (["--check", "other.json"], 1, "was not written by graphile-worker types --json-schema"),
     ):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from datetime import date
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +12,18 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from graphile_worker import App
 from graphile_worker._contracts.document import build_document
 from graphile_worker._contracts.typescript import write_typescript
-from tests.support.contract_tasks import ANNOTATIONS, Size, build_app, fits_worker, iter_payloads
+from tests.support.contract_tasks import (
+    ANNOTATIONS,
+    Cart,
+    Customer,
+    Level,
+    Resize,
+    Size,
+    Tree,
+    build_app,
+    fits_worker,
+    iter_payloads,
+)
 from tests.support.tiers import size
 from tests.support.typescript import find_type_errors, install_packages
 
@@ -42,6 +54,15 @@ WRONG: list[tuple[Any, Any]] = [
     (Size, {}),
     (Size, {"width": 1, "depth": 2}),
     (Size, {"width": None}),
+    (Level, 2),
+    (Literal["a", 1, True, None], "b"),
+    (date, 20300131),
+    (int | str | list[int], ["a"]),
+    (dict[Literal["a", "b"], int], {"c": 1}),
+    (Tree, {"name": "a", "children": [{"name": 1}]}),
+    (Resize, {"width": 1}),
+    (Customer, {"fullName": "Ada", "address": {"street": "Main Street"}}),
+    (Cart, {"items": [{"sku": 1}]}),
 ]
 
 
@@ -76,6 +97,8 @@ def test_the_compiler_checks_the_payload_of_each_task(tmp_path):
         ]
         assert payloads, name
         lines += [call(name, each) for each in payloads]
+        if "required" in schema:
+            lines.append(f"  // @ts-expect-error\n{call(name, {})}")
     for annotation, value in WRONG:
         name = f"annotation_{ANNOTATIONS.index(annotation):02}"
         lines.append(f"  // @ts-expect-error\n{call(name, {'value': value})}")

@@ -29,7 +29,7 @@ import attrs
 import msgspec
 import pydantic
 
-from graphile_worker import App, JobContext, Task
+from graphile_worker import App, BatchTask, JobContext, Task
 from graphile_worker._payloads import Mismatch
 
 T = TypeVar("T")
@@ -60,6 +60,11 @@ class Access(Flag):
 class Sparse(Flag):
     FIRST = 1
     THIRD = 4
+
+
+class Distant(Flag):
+    NEAR = 1
+    FAR = 2**20
 
 
 class Bits(IntFlag):
@@ -158,6 +163,16 @@ class Cart(msgspec.Struct):
     note: str | None = None
 
 
+class Basket(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+    numbers: set[int]
+    words: frozenset[str] = frozenset()
+
+
+class Drawer(msgspec.Struct):
+    numbers: set[int]
+
+
 ANNOTATIONS: list[Any] = [
     str,
     int,
@@ -175,6 +190,7 @@ ANNOTATIONS: list[Any] = [
     Word,
     Access,
     Sparse,
+    Distant,
     Bits,
     Literal["a", 1, True, None],
     UserId,
@@ -216,6 +232,8 @@ ANNOTATIONS: list[Any] = [
     Box,
     Customer,
     Cart,
+    Basket,
+    Drawer,
 ]
 
 
@@ -239,6 +257,9 @@ def build_app() -> App[None]:
     def collect(first: int, **rest: str) -> None: ...
 
     @app.task
+    def extend(first: int, **rest: Any) -> None: ...
+
+    @app.task
     def forward(**rest: Any) -> None: ...
 
     @app.task
@@ -257,12 +278,20 @@ def build_app() -> App[None]:
 
 
 def fits_worker(task: Task[..., Any], payload: Any) -> bool:
-    """Return whether a worker can call the task with the payload."""
+    """Return whether a worker can call the task with the payload, and with all items of a batch."""
     try:
-        task.signature.check_payload(payload)  # type: ignore[union-attr]
+        if isinstance(task, BatchTask):
+            task.signature.check_payload(payload)  # type: ignore[union-attr]
+        else:
+            task.signature.build_call_arguments(payload, None)
     except Mismatch:
         return False
     return True
+
+
+def is_null_object(task: Task[..., Any], payload: Any) -> bool:
+    """Return whether the payload is null where the worker takes it for an object without keys."""
+    return payload is None and getattr(task.signature, "has_keys", False)
 
 
 # No text that a reader accepts in a spelling which the schema leaves out, and no float without a

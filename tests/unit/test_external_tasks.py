@@ -153,6 +153,66 @@ def test_a_json_schema_checks_payloads_and_its_errors_quote_no_payload(tmp_path)
             assert str(caught.value) == f"send_invoice: {message}"
 
 
+def test_errors_of_a_json_schema_quote_no_keys_of_the_payload():
+    address, number = "ada@example.com", {"type": "integer"}
+    by_address = {"additionalProperties": number}
+    for schema, payload, message in (
+        (by_address, {address: "x"}, 'payload[...]: does not fit its schema: type "integer"'),
+        (
+            {"properties": {"to": by_address}},
+            {"to": {address: "x"}},
+            '"to[...]": does not fit its schema: type "integer"',
+        ),
+        (
+            {"properties": {"additionalProperties": {"patternProperties": {"@": by_address}}}},
+            {"additionalProperties": {address: {"properties": "x"}}},
+            '"additionalProperties[...][...]": does not fit its schema: type "integer"',
+        ),
+        (
+            {"additionalProperties": {"items": {"required": ["amount"]}}},
+            {address: [{}]},
+            "payload[...][0].amount is missing",
+        ),
+        (
+            {"patternProperties": {"@": {"$ref": "#/$defs/no"}}, "$defs": {"no": False}},
+            {address: 1},
+            "payload[...]: its schema does not allow any value",
+        ),
+        (
+            {"unevaluatedProperties": number},
+            {address: "x"},
+            "the payload: its schema does not allow one of the keys",
+        ),
+        (
+            {"dependentSchemas": {"to": {"properties": {"cc": number}}}},
+            {"to": address, "cc": "x"},
+            '"cc": does not fit its schema: type "integer"',
+        ),
+        (
+            {"propertyNames": {"maxLength": 3}},
+            {address: 1},
+            "the payload: does not fit its schema: maxLength 3",
+        ),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-03/schema#",
+                "properties": {"to": {"required": True}},
+            },
+            {},
+            '"to" is missing',
+        ),
+    ):
+        app = App()
+
+        @app.external_task("send", schema=schema)
+        def send(payload: dict[str, Any], /) -> None: ...
+
+        with pytest.raises(JobSpecError) as caught:
+            send.spec(payload)
+        assert str(caught.value) == f"send: {message}"
+        assert address not in caught.value.argument
+
+
 def test_a_wrong_json_schema_is_rejected_at_the_definition(tmp_path, monkeypatch):
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "tasks.json").write_text('{"type": "object"}')

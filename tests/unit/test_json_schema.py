@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
-from typing import Any
+from enum import Enum, Flag
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -20,10 +20,13 @@ from graphile_worker._payloads import encode
 from graphile_worker.errors import ConfigurationError
 from tests.support.contract_tasks import (
     Access,
+    Address,
     Color,
+    Level,
     Size,
     build_app,
     fits_worker,
+    is_null_object,
     iter_payloads,
 )
 from tests.support.tiers import random_seed, size
@@ -58,6 +61,8 @@ def test_a_schema_accepts_exactly_the_payloads_that_the_worker_accepts(seed):
         schema = build_schema(document, name)
         validator = Draft202012Validator(schema)
         for payload in iter_payloads(schema, schema["$defs"], PAYLOADS, chance):
+            if is_null_object(task, payload):
+                continue
             is_accepted = fits_worker(task, payload)
             assert validator.is_valid(payload) == is_accepted, f"{name}: {payload!r} {schema}"
             counts[is_accepted] += 1
@@ -98,6 +103,20 @@ class Holder:
     items: list[int]
 
 
+class ManyBits(Flag):
+    """More flags with gaps than the schema lists."""
+
+    A, B, C, D, E, F, G, H, I, J = (1 << 2 * number for number in range(10))  # noqa: E741
+
+
+class TwoNumbers(msgspec.Struct):
+    numbers: Annotated[set[int], msgspec.Meta(min_length=2)]
+
+
+class OneNumber(pydantic.BaseModel):
+    numbers: Annotated[set[int], pydantic.Field(max_length=1)]
+
+
 # The worker accepts these values, and the schema does not: it has one spelling for each type.
 ONLY_WORKER: list[tuple[Any, Any]] = [
     (datetime, "20240229T010203Z"),
@@ -113,11 +132,21 @@ ONLY_WORKER: list[tuple[Any, Any]] = [
     (Strange, "A"),
     (Lax, {"width": "7"}),
     (Tagged, {"width": 7}),
+    (TwoNumbers, {"numbers": [1, 1]}),
+    (OneNumber, {"numbers": [1, 1]}),
 ]
 # The schema accepts these values, and the worker does not: JSON Schema cannot express the rule.
 ONLY_SCHEMA: list[tuple[Any, Any]] = [
     (int, 1.0),
     (Decimal, 1.0),
+    (Literal[1], 1.0),
+    (Level, 1.0),
+    (ManyBits, 2),
+    # `$` matches before a line break at the end, in the expressions of Python.
+    (date, "2024-02-29\n"),
+    (datetime, "2024-02-29T01:02:03Z\n"),
+    (time, "01:02:03\n"),
+    (UUID, "00000000-0000-0000-0000-000000000001\n"),
     (float, 10**400),
     (Even, {"number": 1}),
     (set[Holder], [{"items": [1]}]),
@@ -134,6 +163,26 @@ def test_the_documented_differences_between_schema_and_worker():
         task, validator = build_schema_of(annotation)
         answers = (fits_worker(task, value), validator.is_valid(value))
         assert answers == (False, True), (annotation, value)
+
+
+def test_the_worker_reads_null_as_an_object_and_ignores_the_trace_of_an_item():
+    app = App()
+
+    @app.task
+    def tidy(days: int = 7) -> None: ...
+
+    @app.batch_task
+    def move(items: list[Address]) -> None: ...
+
+    document = build_document(app.tasks())
+    item = {"street": "Main Street", "number": 1}
+    for task, payload, others in (
+        (tidy, None, {}),
+        (move, [{**item, "_trace": {"traceparent": "00"}}], [item]),
+    ):
+        validator = Draft202012Validator(build_schema(document, task.identifier))
+        assert (fits_worker(task, payload), validator.is_valid(payload)) == (True, False)
+        assert (fits_worker(task, others), validator.is_valid(others)) == (True, True)
 
 
 def test_what_python_writes_fits_the_schema():

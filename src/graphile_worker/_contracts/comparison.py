@@ -5,6 +5,7 @@ the queue, or come from a program that was not updated. What cannot be compared 
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,9 +24,11 @@ _UPPER_LIMITS = frozenset(
 _FORMATS_WITH_PATTERN = frozenset({"date", "date-time", "uuid"})
 # Keywords that separate code below compares.
 _STRUCTURE = frozenset(
-    {"additionalProperties", "const", "items", "prefixItems", "properties", "propertyNames"}
-    | {"required", "type"}
+    {"additionalProperties", "const", "contentSchema", "items", "patternProperties"}
+    | {"prefixItems", "properties", "propertyNames", "required", "type"}
 )
+# Upper bound on the places of one class whose changes are listed.
+MAX_PLACES = 10
 _KEYWORDS_BY_TYPE = {
     "string": {"minLength", "maxLength", "pattern", "format"}
     | {"contentEncoding", "contentMediaType", "contentSchema"},
@@ -72,6 +75,10 @@ class Branch(NamedTuple):
         return not (self.schema.keys() - {"type"})
 
 
+# The JSON texts of an old and a new schema of one value.
+_Pair = tuple[str, str]
+
+
 def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """List what changed between two documents of `build_document`, by task."""
     changes: list[Change] = []
@@ -82,40 +89,84 @@ def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Ch
             changes.append(Change(task, "", "new task", False))
         else:
             comparison = _Comparison(task, old, new)
-            comparison.compare(old["properties"][task], new["properties"][task], "")
+            comparison.run(old["properties"][task], new["properties"][task])
             changes += dict.fromkeys(comparison.changes)
     return changes
 
 
 class _Comparison:
+    """The comparison of two schemas of a task.
+
+    The number of paths may double with each class on them. So the first step finds which pairs of
+    schemas break, each pair once. The second step lists the changes, for some paths to each class.
+    """
+
     def __init__(self, task: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         self._task = task
         self._old = old
         self._new = new
         self.changes: list[Change] = []
-        # Pairs of schemas that are being compared, because a class may contain itself.
-        self._open_pairs: set[tuple[str, str]] = set()
         self._unchanged = _find_unchanged(old.get("$defs", {}), new.get("$defs", {}))
+        self._breaking_pairs: set[_Pair] = set()
+        # Whether changes are listed, with those in the parts of a value.
+        self._is_listing = False
+        # Pairs in the parts of the value that is being compared, in the first step.
+        self._parts: set[_Pair] = set()
+        # Pairs that are being listed, because a class may contain itself.
+        self._open_pairs: set[_Pair] = set()
+        self._places: Counter[_Pair] = Counter()
+
+    def run(self, old: Schema, new: Schema) -> None:
+        """Add the changes between two schemas."""
+        self._find_breaking_pairs((json.dumps(old), json.dumps(new)))
+        self._is_listing, self.changes = True, []
+        self.compare(old, new, "")
 
     def compare(self, old: Schema, new: Schema, path: str) -> None:
         """Add the changes between two schemas of the value at this path."""
         pair = (json.dumps(old), json.dumps(new))
-        if pair in self._open_pairs or (old == new and self._is_unchanged(pair)):
+        if pair[0] == pair[1] and self._unchanged.issuperset(list_references(old)):
             return
+        if not self._is_listing:
+            self._parts.add(pair)
+            if pair in self._breaking_pairs:
+                self._add(path, "", is_breaking=True)
+            return
+        if pair in self._open_pairs or self._places[pair] == MAX_PLACES:
+            return
+        if list_references([old, new]):
+            self._places[pair] += 1
         self._open_pairs.add(pair)
         try:
-            self._compare_branches(
-                list(_iter_branches(old, self._old)), list(_iter_branches(new, self._new)), path
-            )
+            self._compare_pair(pair, path)
         finally:
             self._open_pairs.remove(pair)
 
-    def _is_unchanged(self, pair: tuple[str, str]) -> bool:
-        """Return whether both schemas are the same, with all that they refer to."""
-        old, new = pair
-        return old == new and self._unchanged.issuperset(list_references(json.loads(old)))
+    def _find_breaking_pairs(self, root: _Pair) -> None:
+        """Find the pairs of schemas that break, directly or in one of their parts."""
+        waiting = [root]
+        containers: dict[_Pair, set[_Pair]] = {root: set()}
+        while waiting:
+            pair = waiting.pop()
+            self.changes, self._parts = [], set()
+            self._compare_pair(pair, "")
+            for part in self._parts:
+                if part not in containers:
+                    containers[part] = set()
+                    waiting.append(part)
+                containers[part].add(pair)
+            is_breaking = any(change.is_breaking for change in self.changes)
+            if is_breaking and pair not in self._breaking_pairs:
+                self._breaking_pairs.add(pair)
+                waiting += containers[pair]
 
-    def _compare_branches(self, olds: list[Branch], news: list[Branch], path: str) -> None:
+    def _compare_pair(self, pair: _Pair, path: str) -> None:
+        old, new = map(json.loads, pair)
+        self._compare_alternatives(
+            list(_iter_branches(old, self._old)), list(_iter_branches(new, self._new)), path
+        )
+
+    def _compare_alternatives(self, olds: list[Branch], news: list[Branch], path: str) -> None:
         if any(each.kind is None and each.is_unlimited for each in news):
             if not any(each.kind is None for each in olds):
                 self._add(path, "any value is accepted now", is_breaking=False)
@@ -137,20 +188,31 @@ class _Comparison:
     ) -> Branch | None:
         """Compare an old branch with the new branch that is most like it, and return that one."""
         if old.is_listed:
-            if not any(_contains_constant(new, old) for new in news):
-                self._add(path, f"{_name(old)} is not accepted any more", is_breaking=True)
+            self._compare_constant(old, news, path)
             return None
         candidates = [new for new in news if _may_meet(old, new) and not new.is_listed]
         if not candidates or (old.kind is None and None not in [new.kind for new in news]):
             self._add_narrowed(old, news, path)
             return None
-        trials = [self._try(old, new, path) for new in candidates]
-        counts = [sum(change.is_breaking for change in trial) for trial in trials]
-        best = counts.index(min(counts))
+        counts = [self._count_breaking(old, new) for new in candidates]
+        best = candidates[counts.index(min(counts))]
         # Beside other forms of the same type, a wider one of them means little.
         is_only = len(candidates) == 1 and sum(_may_meet(each, candidates[0]) for each in olds) == 1
-        self.changes += [change for change in trials[best] if change.is_breaking or is_only]
-        return candidates[best]
+        before, self.changes = self.changes, []
+        self._compare_branches(old, best, path)
+        found, self.changes = self.changes, before
+        self.changes += [change for change in found if change.is_breaking or is_only]
+        return best
+
+    def _compare_constant(self, old: Branch, news: Sequence[Branch], path: str) -> None:
+        if any(_contains_constant(new, old) for new in news):
+            return
+        same = [new for new in news if new.is_listed and _may_meet(old, new)]
+        if same:
+            # The first one with the fewest limits.
+            self._compare_branches(old, min(same, key=lambda new: len(new.schema)), path)
+        else:
+            self._add(path, f"{_name(old)} is not accepted any more", is_breaking=True)
 
     def _add_narrowed(self, old: Branch, news: Sequence[Branch], path: str) -> None:
         accepted = " or ".join(dict.fromkeys(map(_name, news))) or "nothing"
@@ -160,38 +222,50 @@ class _Comparison:
             reason = f"{_name(old)} is not accepted any more, only {accepted}"
             self._add(path, reason, is_breaking=True)
 
-    def _try(self, old: Branch, new: Branch, path: str) -> list[Change]:
-        """Return the changes between two branches."""
-        before, self.changes = self.changes, []
+    def _count_breaking(self, old: Branch, new: Branch) -> int:
+        """Count the breaking changes between two branches. Each part that breaks counts as one."""
+        before = self.changes, self._is_listing
+        self.changes, self._is_listing = [], False
         try:
-            self._compare_pair(old, new, path)
-            return self.changes
+            self._compare_branches(old, new, "")
+            return sum(change.is_breaking for change in self.changes)
         finally:
-            self.changes = before
+            self.changes, self._is_listing = before
 
-    def _compare_pair(self, old: Branch, new: Branch, path: str) -> None:
+    def _compare_branches(self, old: Branch, new: Branch, path: str) -> None:
         if old.kind != new.kind and new.kind is not None:
             if old.kind is None or (old.kind, new.kind) != ("integer", "number"):
                 self._add_narrowed(old, [new], path)
                 return
             self._add(path, "a number with a fraction is accepted now", is_breaking=False)
         self._compare_limits(old.schema, new.schema, path)
-        if old.kind == "object":
+        if old.kind in ("object", None):
             self._compare_objects(old.schema, new.schema, path)
-        elif old.kind == "array":
+        if old.kind in ("array", None):
             self._compare_arrays(old.schema, new.schema, path)
+        if old.kind in ("string", None):
+            self.compare(
+                old.schema.get("contentSchema", True),
+                new.schema.get("contentSchema", True),
+                f"{path}{{content}}" if path else "{content}",
+            )
 
     def _compare_limits(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
         for keyword in sorted((old.keys() | new.keys()) - _STRUCTURE):
             before, after = old.get(keyword), new.get(keyword)
             if json.dumps(before) == json.dumps(after):
+                if not self._unchanged.issuperset(list_references(before)):
+                    self._add(path, f"a class in the limit {keyword} changed", is_breaking=True)
                 continue
             if keyword == "pattern" and _is_told_by_format(old, new):
                 continue
             is_breaking = after is not None and not (
                 _is_wider(keyword, before, after) or _is_in_bound(old, keyword, after)
             )
-            self._add(path, _explain_limit(keyword, before, after), is_breaking=is_breaking)
+            reason = _explain_limit(keyword, before, after)
+            if keyword == "pattern" and new.get("format") in _FORMATS_WITH_PATTERN:
+                reason = f"must be a {new['format']} in the spelling of RFC 3339 now"
+            self._add(path, reason, is_breaking=is_breaking)
 
     def _compare_objects(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
         before, after = old.get("properties", {}), new.get("properties", {})
@@ -207,22 +281,30 @@ class _Comparison:
                     self._add(here, "optional now", is_breaking=False)
                 self.compare(before[key], after[key], here)
             elif key in after:
-                # An object without listed keys takes any key, and each has a meaning.
-                is_ignored = (
-                    _is_open(rest_before) and "properties" in old and key not in required_before
-                )
-                if not (is_ignored or rest_before is False):
-                    self.compare(rest_before, after[key], here)
-                elif key not in required_after:
+                meanings = _list_meanings(old, key)
+                for meaning in meanings:
+                    self.compare(meaning, after[key], here)
+                if not meanings and key not in required_after:
                     self._add(here, "new optional key", is_breaking=False)
             elif key in before:
                 self._compare_removed_key(before[key], rest_after, here)
+        self._compare_patterns(old, new, path)
         self._compare_rest(rest_before, rest_after, path)
         self.compare(
             old.get("propertyNames", True),
             new.get("propertyNames", True),
             f"{path}{{keys}}" if path else "{keys}",
         )
+
+    def _compare_patterns(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        before, after = old.get("patternProperties", {}), new.get("patternProperties", {})
+        for pattern in sorted({*before, *after}):
+            here = f"{path}.{pattern}" if path else pattern
+            following = after.get(pattern, new.get("additionalProperties", True))
+            if pattern in before:
+                self.compare(before[pattern], following, here)
+            elif not _is_open(following):
+                self._add(here, "keys of this pattern are limited now", is_breaking=True)
 
     def _compare_removed_key(self, schema: Schema, rest: Schema, path: str) -> None:
         if _is_open(rest):
@@ -287,15 +369,25 @@ def _iter_branches(schema: Schema, document: Mapping[str, Any]) -> Iterator[Bran
     elif alternatives := schema.pop("anyOf", None) or schema.pop("oneOf", None):
         for each in alternatives:
             yield from _iter_branches(_merge([schema, each]), document)
-    elif "enum" in schema:
-        for value in schema["enum"]:
-            yield Branch(_get_type(value), {"const": value})
-    elif "const" in schema:
-        yield Branch(_get_type(schema["const"]), {"const": schema["const"]})
+    elif "enum" in schema or "const" in schema:
+        yield from _iter_constants(schema)
     else:
         kinds = schema.get("type")
         for kind in [kinds] if kinds is None or isinstance(kinds, str) else kinds:
             yield Branch(kind, _keep_keywords(schema, kind))
+
+
+def _iter_constants(schema: dict[str, Any]) -> Iterator[Branch]:
+    """Yield the listed values, with the keywords that limit them further."""
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    for value in schema.get("enum", [schema.get("const")]):
+        kind = _get_type(value)
+        is_kind = kinds is None or kind in kinds or (kind == "integer" and "number" in kinds)
+        if is_kind and _is_same(schema.get("const", value), value):
+            limits = _keep_keywords(schema, kind)
+            limits.pop("enum", None)
+            yield Branch(kind, {**limits, "const": value})
 
 
 def _merge(schemas: Iterable[Schema]) -> Schema:
@@ -329,15 +421,13 @@ def _get_type(value: Any) -> str:
 def _may_meet(old: Branch, new: Branch) -> bool:
     """Return whether a value may be of both types."""
     if old.is_listed and new.is_listed:
-        return json.dumps(old.schema) == json.dumps(new.schema)
+        return _is_same(old.schema["const"], new.schema["const"])
     kinds = {old.kind, new.kind}
     return len(kinds) == 1 or None in kinds or kinds == {"integer", "number"}
 
 
 def _contains_constant(new: Branch, old: Branch) -> bool:
-    """Return whether a listed value is accepted for sure."""
-    if new.is_listed:
-        return json.dumps(new.schema["const"]) == json.dumps(old.schema["const"])
+    """Return whether a branch without listed values accepts a listed value for sure."""
     return new.is_unlimited and (
         new.kind in (None, old.kind) or (old.kind, new.kind) == ("integer", "number")
     )
@@ -349,7 +439,11 @@ def _is_told_by_format(old: dict[str, Any], new: dict[str, Any]) -> bool:
     Two versions of this package may write the pattern of a format differently.
     """
     is_removed = "pattern" not in new and "format" not in new and "format" in old
-    return is_removed or new.get("format") in _FORMATS_WITH_PATTERN
+    if new.get("format") not in _FORMATS_WITH_PATTERN:
+        return is_removed
+    # The pattern of date-time requires an offset, and validators may ignore the format.
+    is_stricter = "pattern" in new and "pattern" not in old and old.get("format") == new["format"]
+    return not is_stricter
 
 
 def _is_wider(keyword: str, before: Any, after: Any) -> bool:
@@ -400,3 +494,19 @@ def _name(branch: Branch) -> str:
 
 def _is_open(schema: Schema) -> bool:
     return schema is True or schema == {}
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Compare JSON values by their text, because 1 equals True."""
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+def _list_meanings(schema: dict[str, Any], key: str) -> list[Schema]:
+    """Return the schemas of a key that an object does not list, or none if it ignored the key."""
+    rest = schema.get("additionalProperties", True)
+    # An object without listed keys takes any key, and each has a meaning.
+    is_open = "additionalProperties" in schema or "properties" not in schema
+    meanings = [*schema.get("patternProperties", {}).values()]
+    if meanings or is_open or key in schema.get("required", ()):
+        meanings.append(rest)
+    return [each for each in meanings if each is not False]

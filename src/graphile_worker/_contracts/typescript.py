@@ -115,7 +115,8 @@ class _Writer:
                 properties.items(), schema.get("required", ()), f"{indent}  "
             )
             # An index signature must suit all members, so that it cannot be more exact.
-            index = "" if isinstance(rest, bool) else f"{indent}  [key: string]: unknown;\n"
+            is_open = schema.get("additionalProperties", False) is not False
+            index = f"{indent}  [key: string]: unknown;\n" if is_open else ""
             return f"{{\n{''.join(members)}{index}{indent}}}"
         if "properties" in schema and isinstance(rest, bool):
             return "Record<string, unknown>" if rest else "Record<string, never>"

@@ -29,7 +29,7 @@ Schema = dict[str, Any] | bool
 
 DEFINITION_PREFIX = "#/$defs/"
 
-# Flags with gaps between their bits are listed, up to this number of combinations.
+# Flags with gaps between their bits are listed, up to this number of values.
 MAX_LISTED_FLAGS = 1024
 
 # The patterns are exact, so that a validator which ignores `format` rejects February 30, too. They
@@ -162,12 +162,13 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     def build_model(self, model: type) -> Schema:
         adapter = sys.modules["pydantic"].TypeAdapter(model)
         schema = adapter.json_schema(ref_template=f"{DEFINITION_PREFIX}{{model}}")
+        schema = _allow_duplicates(schema)
         return self._adopt(model, schema, schema.pop("$defs", {}))
 
     def build_struct(self, annotation: Any) -> Schema:
         build = sys.modules["msgspec"].json.schema_components
         (schema,), definitions = build([annotation], ref_template=f"{DEFINITION_PREFIX}{{name}}")
-        return self._adopt(annotation, schema, definitions)
+        return self._adopt(annotation, _allow_duplicates(schema), _allow_duplicates(definitions))
 
     def build_object(
         self, kind: type, form: ObjectForm, fields: Sequence[tuple[Field, Schema]]
@@ -280,9 +281,15 @@ def _build_flag_schema(kind: type[Flag]) -> dict[str, Any]:
     if kind._boundary_ is not STRICT:  # type: ignore[attr-defined]  # not in the stubs
         return {"type": "integer"}
     highest = (1 << mask.bit_length()) - 1
-    if mask == highest or highest > MAX_LISTED_FLAGS:
+    if mask == highest or 2 << mask.bit_count() > MAX_LISTED_FLAGS:
         return {"type": "integer", "minimum": ~highest, "maximum": highest}
-    return {"enum": [each for each in range(~highest, highest + 1) if _is_flag(kind, each)]}
+    values = [0]
+    for position in range(mask.bit_length()):
+        if bit := mask & (1 << position):
+            values += [value | bit for value in values]
+    # ~ gives a negative number, which lacks the bits of the gaps.
+    values = [value - highest - 1 for value in values] + values
+    return {"enum": [value for value in values if _is_flag(kind, value)]}
 
 
 def _is_flag(kind: type[Flag], value: int) -> bool:
@@ -353,6 +360,19 @@ def list_references(schema: Any) -> list[str]:
     if isinstance(reference := schema.get("$ref"), str):
         names.append(reference.removeprefix(DEFINITION_PREFIX))
     return names
+
+
+def _allow_duplicates(schema: Any) -> Any:
+    """Return the schema without uniqueItems: a set drops duplicates and does not reject them."""
+    if isinstance(schema, list):
+        return [_allow_duplicates(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _allow_duplicates(value) for key, value in schema.items()}
+    # Without duplicates, a set may have fewer items than the least number of them.
+    if kept.get("type") == "array" and "minItems" not in kept and kept.get("uniqueItems") is True:
+        del kept["uniqueItems"]
+    return kept
 
 
 def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:

@@ -1,12 +1,16 @@
 """Check payloads by a JSON Schema, with the package jsonschema."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from graphile_worker._payloads.readers import Mismatch
 from graphile_worker.errors import ConfigurationError
+
+# Keywords whose next step in the path of a schema is a name and not a keyword.
+_NAMED_PARTS = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"})
+_PARTS_OF_OTHER_KEYS = frozenset({"additionalProperties", "unevaluatedProperties"})
 
 # The address of the document, to which a fragment refers.
 _DOCUMENT_URI = "urn:graphile-worker:schema"
@@ -76,15 +80,43 @@ def _read_source(source: Mapping[str, Any] | Path | str, where: str) -> tuple[An
 
 def _build_mismatch(error: Any) -> Mismatch:
     """Build the mismatch of an error without its message, which quotes the payload."""
-    steps, limit = [*error.absolute_path], error.validator
+    steps, limit = _list_steps(error), error.validator
     if limit == "required":
-        steps.append(next(name for name in error.validator_value if name not in error.instance))
+        if isinstance(error.validator_value, list):  # not in draft 3
+            steps.append(next(name for name in error.validator_value if name not in error.instance))
         reason = "missing"
+    elif limit is None:
+        reason = "its schema does not allow any value"
     elif limit in ("additionalProperties", "unevaluatedProperties"):
         reason = "its schema does not allow one of the keys"
     else:
         reason = f"does not fit its schema: {limit} {json.dumps(error.validator_value)[:200]}"
     mismatch = Mismatch("", reason)
     for step in reversed(steps):
-        mismatch.prepend_path(f"[{step}]" if isinstance(step, int) else step)
+        mismatch.prepend_path(step)
     return mismatch
+
+
+def _list_steps(error: Any) -> list[str]:
+    """Return the path of an error. Keys that the schema does not list are data, and not quoted."""
+    keys = [step for step in error.absolute_path if isinstance(step, str)]
+    is_listed = list(_iter_listed(error.absolute_schema_path))
+    if len(is_listed) != len(keys):
+        is_listed = [False] * len(keys)
+    listed = iter(is_listed)
+    return [
+        f"[{step}]" if isinstance(step, int) else step if next(listed) else "[...]"
+        for step in error.absolute_path
+    ]
+
+
+def _iter_listed(schema_path: Sequence[str | int]) -> Iterator[bool]:
+    """Yield for each step into an object whether the schema lists its key."""
+    # The last step is the limit itself.
+    keywords = iter([*schema_path][:-1])
+    for keyword in keywords:
+        name = next(keywords, None) if keyword in _NAMED_PARTS else None
+        if keyword in _PARTS_OF_OTHER_KEYS:
+            yield False
+        elif name is not None and keyword in ("patternProperties", "properties"):
+            yield keyword == "properties"

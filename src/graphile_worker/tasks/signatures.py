@@ -142,11 +142,14 @@ class Signature:
         }
         if self.takes_whole_payload:
             return schemas[self._parameters[0].name]
-        rest = schemas.pop(self._kwargs_name, {}) if self._kwargs_name is not None else {}
+        rest = None if self._kwargs_name is None else schemas.pop(self._kwargs_name)
         schema: dict[str, Any] = {"type": "object", "properties": schemas}
         if required := [field.key for field in self._fields or () if field.is_required]:
             schema["required"] = required
-        if rest != {}:
+        if rest == {}:
+            # Without this keyword, the function ignores other keys.
+            schema["additionalProperties"] = True
+        elif rest is not None:
             # Keys that begin with _ are ignored.
             schema |= {"patternProperties": {"^_": {}}, "additionalProperties": rest}
         return schema

@@ -41,6 +41,11 @@ def types(
         raise click.UsageError("pass --json-schema, --typescript or --check FILE.")
     if as_json and check is None:
         raise click.UsageError("--json needs --check.")
+    if external and check is not None:
+        raise click.UsageError(
+            "--check compares the tasks that your workers run. Remove --external, and write "
+            f"{check} without it, too."
+        )
     document = build_document(_list_tasks(external=external))
     if check is not None:
         changes = compare_documents(_read_document(check), document)
