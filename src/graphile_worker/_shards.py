@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from graphile_worker._client import BaseClient
 from graphile_worker._sql.plans.shards import (
@@ -22,6 +22,9 @@ from graphile_worker.errors import ConfigurationError, JobSpecError, ShardError
 from graphile_worker.hooks import Hooks, ShardHooks
 from graphile_worker.jobs import Job, JobSpec, check_text
 from graphile_worker.tasks import TaskRouter
+
+if TYPE_CHECKING:
+    from graphile_worker.crontab import ParsedCronItem
 
 T = TypeVar("T")
 
@@ -83,6 +86,23 @@ def get_shard_key(spec: JobSpec) -> str | None:
             "22023",
         )
     return key if key is not None else spec.queue_name
+
+
+def get_cron_shard_key(item: "ParsedCronItem") -> str:
+    """Return what decides the shard of a cron item: the shard key of its jobs, or its identifier.
+
+    Raises:
+        ConfigurationError: The key and the queue of its jobs could be on two shards.
+    """
+    try:
+        key = get_shard_key(item.spec)
+    except JobSpecError as error:
+        raise ConfigurationError(
+            f"cron item {item.identifier!r} has the key {item.spec.job_key or item.spec.unique!r} "
+            f"and the queue {item.spec.queue_name!r}, which may be on two shards. Remove one, or "
+            "give both the same name."
+        ) from error
+    return item.identifier if key is None else key
 
 
 class OnShard(LazyDataclass):
