@@ -122,7 +122,7 @@ class WorkerComponents:
                 timings=config.timings.lease,
             )
         self.executors = config.shard.executors if config.shard else build_executors(config)
-        self.own_client = Client(databases.own, **common)
+        self.own_client = Client(databases.adding or databases.own, **common)
         self.own_sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
         )
