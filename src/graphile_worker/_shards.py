@@ -1,6 +1,8 @@
 """BaseShards: which database gets a job, and what the async and the blocking shards share."""
 
+import math
 import random
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from graphile_worker.crontab import ParsedCronItem
 
 T = TypeVar("T")
+
+# While a shard is unreachable, how often it is asked whether a caller's connections are its own.
+IDENTIFY_INTERVAL_SECONDS = 60.0
 
 Route = Callable[[str, Sequence[str]], str]
 
@@ -164,6 +169,7 @@ class BaseShards:
         # Those of workers in this process, on connections that the workers close.
         self._worker_clients: dict[str, Any] = {}
         self._identities: dict[DatabaseIdentity, str] = {}
+        self._identify_at = -math.inf
         # The shard of the task that adds jobs, which then gets those without a key.
         self._local: str | None = None
 
@@ -329,7 +335,11 @@ class BaseShards:
     def _locate(self, conn: object) -> Calls[str]:
         """Return the shard of a caller's connection, by its server and database."""
         identity = yield OnShard(self.names[0], partial(_run_plan, plan_identify(), conn))
-        if identity not in self._identities:
+        if identity not in self._identities or (
+            # A server that was cloned has the identity of its clone. So no shard is known for
+            # certain before all have answered.
+            len(self._identities) < len(self.names) and time.monotonic() >= self._identify_at
+        ):
             yield from self._identify_all()
         if identity not in self._identities:
             raise ShardError(
@@ -341,6 +351,8 @@ class BaseShards:
 
     def _identify_all(self) -> Calls[None]:
         error = None
+        # Set first, so that other calls do not wait for an unreachable shard, too.
+        self._identify_at = time.monotonic() + IDENTIFY_INTERVAL_SECONDS
         for name in self.names:
             if name in self._identities.values():
                 continue
