@@ -34,6 +34,9 @@ CLOSE_SECONDS = 1.0
 # Until an announcement that failed is sent again.
 RETRY_SECONDS = 1.0
 
+# Longest wait for the event loop of an async client, which may be blocked or closed meanwhile.
+SEND_TIMEOUT_SECONDS = 10.0
+
 logger = logging.getLogger("graphile_worker")
 
 Send = Callable[[int], object]
@@ -166,18 +169,34 @@ class Announcer:
 class LoopSender:
     """Notify workers on the pool of an async client, in its event loop."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, timeout_seconds: float = SEND_TIMEOUT_SECONDS
+    ) -> None:
         self._database = database
+        self._timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def use_running_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     def __call__(self, count: int) -> None:
+        loop = self._loop
         # After the end of the loop, its pool cannot be used.
-        if self._loop is not None and self._loop.is_running():
-            query = self._database.run(notify_jobs(count))
-            asyncio.run_coroutine_threadsafe(query, self._loop).result()
+        if loop is None or not loop.is_running():
+            return
+        query = self._database.run(notify_jobs(count))
+        try:
+            sending = asyncio.run_coroutine_threadsafe(query, loop)
+        except RuntimeError:
+            # The loop was closed just now.
+            query.close()
+            raise
+        try:
+            sending.result(self._timeout_seconds)
+        except TimeoutError:
+            if not loop.is_closed():
+                sending.cancel()
+            raise
 
 
 _announcers: weakref.WeakSet[Announcer] = weakref.WeakSet()

@@ -27,6 +27,7 @@ from graphile_worker._lease.stale_locks import StaleLocks
 from graphile_worker._metrics.recorder import Recorder
 from graphile_worker._sql.queries.limits import describe_task_limits
 from graphile_worker._sql.queries.migrations import LATEST_LEVEL, get_ledger
+from graphile_worker._support.call_in_thread import call_in_thread
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.versions import find_version
 from graphile_worker._worker.cancellation import Cancellation
@@ -122,7 +123,7 @@ class WorkerComponents:
                 timings=config.timings.lease,
             )
         self.executors = config.shard.executors if config.shard else build_executors(config)
-        self.own_client = Client(databases.own, **common)
+        self.own_client = Client(databases.adding or databases.own, **common)
         self.own_sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
         )
@@ -170,7 +171,7 @@ class WorkerComponents:
         """Announce the last jobs that tasks added."""
         await self.own_client._close_announcer()
         if (client := self.own_sync_client) is not None and client._announcer is not None:
-            await asyncio.to_thread(client._announcer.close)
+            await call_in_thread(client._announcer.close)
 
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()

@@ -1,11 +1,13 @@
 """BaseShards: which database gets a job, and what the async and the blocking shards share."""
 
+import math
 import random
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from graphile_worker._client import BaseClient
 from graphile_worker._sql.plans.shards import (
@@ -23,7 +25,13 @@ from graphile_worker.hooks import Hooks, ShardHooks
 from graphile_worker.jobs import Job, JobSpec, check_text
 from graphile_worker.tasks import TaskRouter
 
+if TYPE_CHECKING:
+    from graphile_worker.crontab import ParsedCronItem
+
 T = TypeVar("T")
+
+# While a shard is unreachable, how often it is asked whether a caller's connections are its own.
+IDENTIFY_INTERVAL_SECONDS = 60.0
 
 Route = Callable[[str, Sequence[str]], str]
 
@@ -85,6 +93,23 @@ def get_shard_key(spec: JobSpec) -> str | None:
     return key if key is not None else spec.queue_name
 
 
+def get_cron_shard_key(item: "ParsedCronItem") -> str:
+    """Return what decides the shard of a cron item: the shard key of its jobs, or its identifier.
+
+    Raises:
+        ConfigurationError: The key and the queue of its jobs could be on two shards.
+    """
+    try:
+        key = get_shard_key(item.spec)
+    except JobSpecError as error:
+        raise ConfigurationError(
+            f"cron item {item.identifier!r} has the key {item.spec.job_key or item.spec.unique!r} "
+            f"and the queue {item.spec.queue_name!r}, which may be on two shards. Remove one, or "
+            "give both the same name."
+        ) from error
+    return item.identifier if key is None else key
+
+
 class OnShard(LazyDataclass):
     """A call of the client of one shard."""
 
@@ -144,6 +169,7 @@ class BaseShards:
         # Those of workers in this process, on connections that the workers close.
         self._worker_clients: dict[str, Any] = {}
         self._identities: dict[DatabaseIdentity, str] = {}
+        self._identify_at = -math.inf
         # The shard of the task that adds jobs, which then gets those without a key.
         self._local: str | None = None
 
@@ -309,7 +335,11 @@ class BaseShards:
     def _locate(self, conn: object) -> Calls[str]:
         """Return the shard of a caller's connection, by its server and database."""
         identity = yield OnShard(self.names[0], partial(_run_plan, plan_identify(), conn))
-        if identity not in self._identities:
+        if identity not in self._identities or (
+            # A server that was cloned has the identity of its clone. So no shard is known for
+            # certain before all have answered.
+            len(self._identities) < len(self.names) and time.monotonic() >= self._identify_at
+        ):
             yield from self._identify_all()
         if identity not in self._identities:
             raise ShardError(
@@ -321,6 +351,8 @@ class BaseShards:
 
     def _identify_all(self) -> Calls[None]:
         error = None
+        # Set first, so that other calls do not wait for an unreachable shard, too.
+        self._identify_at = time.monotonic() + IDENTIFY_INTERVAL_SECONDS
         for name in self.names:
             if name in self._identities.values():
                 continue

@@ -1,6 +1,5 @@
 """Add and manage jobs from async code."""
 
-import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -30,6 +29,7 @@ from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker._sql.queries.cron import KnownCrontab
 from graphile_worker._sql.queries.pauses import Pause
 from graphile_worker._sql.query import Plan
+from graphile_worker._support.call_in_thread import call_in_thread
 from graphile_worker.errors import GraphileWorkerError
 from graphile_worker.events import AddingJobs, Migrating
 from graphile_worker.hooks import NO_JOB_ADDED_MESSAGE, NOT_MIGRATED_MESSAGE, Hooks
@@ -546,7 +546,8 @@ class Client(BaseClient):
 
     async def _close_announcer(self) -> None:
         if self._announcer is not None:
-            await asyncio.to_thread(self._announcer.close)
+            # Tasks may use all threads of the loop's executor.
+            await call_in_thread(self._announcer.close)
 
     async def release(self) -> None:
         """Call `close`, by its name in Graphile Worker for Node."""

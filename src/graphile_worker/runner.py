@@ -32,7 +32,7 @@ from graphile_worker._db.worker_connections import (
 )
 from graphile_worker._discovery.discovery import build_tasks, load_tasks, resolve_cron_items
 from graphile_worker._shard_group import ShardGroup
-from graphile_worker._shards import BaseShards
+from graphile_worker._shards import BaseShards, get_cron_shard_key
 from graphile_worker._support.logs import Logger, resolve_logger
 from graphile_worker._worker.claimer import ForbiddenFlags
 from graphile_worker._worker.pool import WorkerPool
@@ -470,6 +470,12 @@ class ShardedRunner(Runner):
 
     _database: BaseShards
 
+    def _set_up(self, database: object, config: WorkerConfig, *, handle_signals: bool) -> None:
+        for item in config.cron_items() if config.cron_items is not None else ():
+            # Raises for an item that has no shard.
+            get_cron_shard_key(item)
+        super()._set_up(database, config, handle_signals=handle_signals)
+
     @property
     def client(self) -> Shards:  # type: ignore[override]
         """Return the shards, on the worker's connections.
@@ -545,11 +551,13 @@ class ShardedRunner(Runner):
             hooks=ShardHooks(self.hooks, shard.name),
             logger=self._config.logger.scope(shard=shard.name),
             lifespan=lambda: nullcontext(deps),
-            # Each item is scheduled on one shard.
+            # Each item is scheduled on one shard: that of other jobs with its key or queue.
             cron_items=None
             if items is None
             else lambda: [
-                item for item in items() if shard.shards.find_shard(item.identifier) == shard.name
+                item
+                for item in items()
+                if shard.shards.find_shard(get_cron_shard_key(item)) == shard.name
             ],
             shard=shard,
         )

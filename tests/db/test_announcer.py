@@ -1,7 +1,9 @@
 """Clients with `notify="coalesced"` announce jobs after their commits, and never in them."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from graphile_worker import App, Client, JobSpec, sync
+from graphile_worker._announcer import LoopSender
 from graphile_worker.errors import ConfigurationError
 from tests.support.announcements import Announcements
 from tests.support.catalog import read_everything
@@ -233,3 +236,42 @@ def test_the_options_are_checked():
         for make in (App, Client, sync.Client):
             with pytest.raises(ConfigurationError, match=f"^{name} must be"):
                 make("postgres:///x", **options)
+
+
+async def test_closing_a_client_needs_no_thread_of_the_loop(database, announcements):
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    blocked = loop.run_in_executor(None, release.wait)
+    client = Client(database.dsn, schema=database.schema, notify="coalesced")
+    await client.add_job("task")
+
+    await asyncio.wait_for(client.close(), 5)
+
+    assert announcements.wait_for(1) == [1]
+    release.set()
+    await blocked
+
+
+class NeverAnswering:
+    """A database that does not answer until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = asyncio.Event()
+
+    async def run(self, query: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_cancelled.set()
+
+
+async def test_an_announcement_in_the_loop_of_a_client_has_a_time_limit():
+    database: Any = NeverAnswering()
+    sender = LoopSender(database, timeout_seconds=0.05)
+    sender.use_running_loop()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(sender, 1)
+
+    await asyncio.wait_for(database.is_cancelled.wait(), 5)

@@ -24,7 +24,7 @@ from graphile_worker._sql.plans.cleanup import plan_cleanup
 from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.query import Query
 from graphile_worker._sql.sqlstate import get_sqlstate
-from graphile_worker.errors import CleanupBlocked
+from graphile_worker.errors import CleanupBlocked, SchemaMissing
 from graphile_worker.jobs import Job, RunAt
 from tests.conftest import TestDatabase
 from tests.support import tiers
@@ -434,6 +434,47 @@ async def test_triggers_for_changes_leave_inserts_direct(client, conn, sql, stat
 
     assert await send(client, statements, conn=unwrap(conn)) == DIRECT
     await conn.rollback()
+
+
+async def test_jobs_are_inserted_directly_soon_after_a_trigger_is_dropped(client, sql, statements):
+    inserts = unwrap(client)._inserts
+    sql.run(NOTHING)
+    sql.run(TRIGGER)
+    await prepare(client)
+    assert await send(client, statements) == BY_FUNCTION
+    sql.run("drop trigger yours on :schema._private_jobs")
+    assert await send(client, statements) == BY_FUNCTION
+
+    inserts._inspect_at -= inserts.inspect_interval_seconds
+
+    assert await send(client, statements) == ["inspect_adding", "has_levels_above", "insert_job"]
+    assert await send(client, statements) == DIRECT
+
+
+async def test_jobs_are_inserted_directly_as_soon_as_the_schema_is_installed(
+    kind, database, sql, statements
+):
+    sql.run("alter schema :schema rename to not_installed_yet")
+    async with open_client(kind, database) as client:
+        for _ in range(3):
+            with pytest.raises(SchemaMissing):
+                await client.add_job("task")
+        sql.run("alter schema not_installed_yet rename to :schema")
+        await prepare(client)
+
+        assert await send(client, statements) == DIRECT
+
+
+async def test_a_role_that_may_not_call_a_function_adds_no_job(kind, database, role, sql):
+    grant(sql, role, INVOKER_PRIVILEGES)
+    restricted = SimpleNamespace(dsn=as_role(database, role), schema=database.schema)
+
+    async with open_client(kind, restricted) as client:
+        await prepare(client)
+        sql.run("revoke execute on function :schema.add_job from public")
+        for _ in range(3):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                await client.add_job("task")
 
 
 async def test_a_replaced_function_adds_all_jobs(client, sql, statements):

@@ -16,6 +16,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import ConfigurationError, JobSpec, Logger, WorkerOptions
+from graphile_worker._db.worker_connections import ConnectionTimings
+from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
 from tests.support.proxy import CutAfterRequest
 from tests.support.recorder import wait_until
@@ -649,6 +651,57 @@ async def test_the_context_gives_connections_of_the_callers_pool(run, database):
         await run(task, on=pool)
 
     assert seen == [7]
+
+
+@pytest.mark.parametrize("notify", ["on_commit", "coalesced"])
+@pytest.mark.parametrize("on_pool", [False, True], ids=["own", "pool"])
+async def test_adds_that_wait_for_the_transaction_of_a_task_do_not_block_the_worker(
+    start, recorder, database, async_client, on_pool, notify
+):
+    opened, waiting, leave = asyncio.Event(), asyncio.Semaphore(0), asyncio.Event()
+    errors: list[BaseException] = []
+
+    async def hold(payload: object, ctx: Any) -> None:
+        async with ctx.transaction() as conn:
+            await ctx.add_job("next", conn=conn, queue_name="new")
+            opened.set()
+            await leave.wait()
+
+    async def add(payload: object, ctx: Any) -> None:
+        waiting.release()
+        try:
+            await ctx.add_job("next", queue_name="new")
+        except TimeoutError as error:
+            errors.append(error)
+
+    async def work(payload: object) -> None: ...
+
+    async with psycopg_pool.AsyncConnectionPool(database.dsn, max_size=10, open=False) as pool:
+        query_timeout = timedelta(seconds=3)
+        await start(
+            {"hold": hold, "add": add, "work": work, "next": work},
+            concurrency=10,
+            notify=notify,
+            timings=WorkerTimings(connections=ConnectionTimings(query_timeout=query_timeout)),
+            **({"on": pool} if on_pool else {}),
+        )
+        held = await async_client.add_job("hold")
+        await asyncio.wait_for(opened.wait(), 10)
+        await async_client.add_jobs([JobSpec("add") for _ in range(6)])
+        for _ in range(6):
+            await waiting.acquire()
+        # Each add has sent its statement, or waits for a connection.
+        await asyncio.sleep(0.1)
+
+        began = asyncio.get_running_loop().time()
+        added = await async_client.add_job("work")
+        await recorder.wait_for(JobSucceeded, job_id=added.id)
+        seconds = asyncio.get_running_loop().time() - began
+        assert not errors
+        assert seconds < 2.5
+        await wait_until(lambda: errors)
+        leave.set()
+        await recorder.wait_for(JobSucceeded, job_id=held.id)
 
 
 async def test_query_works_on_the_callers_psycopg_pool(run, database):

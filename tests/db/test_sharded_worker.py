@@ -227,6 +227,24 @@ async def test_a_cron_item_is_scheduled_on_one_shard(shards, recorder, schema, s
     await app.close()
 
 
+async def test_a_cron_item_is_scheduled_on_the_shard_of_its_queue(shards, recorder, schema):
+    app = App[Any](shards, schema=schema)
+
+    @app.task
+    async def task() -> None: ...
+
+    queues = [f"queue-{number}" for number in range(9)]
+    for queue in queues:
+        app.cron("0 0 1 1 *", id=f"item of {queue}", queue_name=queue)(task)
+    async with running(shards, app, recorder, schema):
+        await recorder.wait_for(CronStarted, count=3)
+        for name in shards.names:
+            known = await shards.client(name).list_known_crontabs()
+            on_shard = {each for each in queues if shards.find_shard(each) == name}
+            assert set(known) == {f"item of {each}" for each in on_shard}
+    await app.close()
+
+
 async def test_the_lifespan_is_entered_once(shards, schema):
     entered, left, seen = [], [], []
 

@@ -22,6 +22,7 @@ from graphile_worker import (
     Shards,
     sync,
 )
+from graphile_worker._shards import IDENTIFY_INTERVAL_SECONDS
 from graphile_worker.events import AddingJobs
 from tests.conftest import TestDatabase
 from tests.support.clients import AsyncWrapper, open_connection, unwrap
@@ -39,12 +40,14 @@ class Queue:
         self._opened: list[Any] = []
 
     def open(self, names: str = "abc", **options: Any) -> Any:
-        dsns = {name: self.databases[name].dsn for name in names}
+        return self.open_at({name: self.databases[name].dsn for name in names}, **options)
+
+    def open_at(self, addresses: dict[str, Any], **options: Any) -> Any:
         schema = self.databases["a"].schema
         if self.kind == "async":
-            self._opened.append(Shards(dsns, schema=schema, **options))
+            self._opened.append(Shards(addresses, schema=schema, **options))
         else:
-            self._opened.append(AsyncWrapper(sync.Shards(dsns, schema=schema, **options)))
+            self._opened.append(AsyncWrapper(sync.Shards(addresses, schema=schema, **options)))
         return self._opened[-1]
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
@@ -260,6 +263,22 @@ async def test_two_shards_must_be_two_databases(queue):
     async with shards, open_connection("async", queue.databases["a"]) as conn:
         with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
             await shards.add_job("task", conn=conn)
+
+
+async def test_a_clone_of_a_shard_is_noticed_when_it_is_reachable_again(queue):
+    dsn = queue.databases["a"].dsn
+    addresses = {"b": "postgresql://127.0.0.1:9/nowhere?connect_timeout=2"}
+    # A clone has the same identity, as two names of one database have.
+    shards = queue.open_at({"a": dsn, "b": lambda: addresses["b"]})
+    async with open_connection(queue.kind, queue.databases["a"]) as conn:
+        assert (await shards.add_job("task", conn=unwrap(conn))).shard == "a"
+        addresses["b"] = dsn
+        assert (await shards.add_job("task", conn=unwrap(conn))).shard == "a"
+
+        unwrap(shards)._identify_at -= IDENTIFY_INTERVAL_SECONDS
+
+        with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
+            await shards.add_job("task", conn=unwrap(conn))
 
 
 async def test_a_job_id_needs_its_shard(queue):

@@ -609,6 +609,17 @@ async def test_a_fetch_is_unconfirmed_until_its_answer(it):
     assert not has_unconfirmed_claims(it.claimer)
 
 
+async def test_a_fetch_without_an_answer_is_released_while_all_tasks_are_paused(it):
+    it.database.errors = [OSError("gone")]
+    with pytest.raises(OSError, match="gone"):
+        await it.claim_ids()
+    it.claimer.paused_tasks = {"resize"}
+
+    async with running(it.claimer.run()):
+        assert await it.claim_ids() == []
+        await wait_until(lambda: RELEASE in it.database.statements)
+
+
 # Jobs that are claimed again
 
 

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from graphile_worker import ConfigurationError, JobSpec, JobSpecError, Shards, rendezvous
-from graphile_worker._shards import get_shard_key
+from graphile_worker._shards import get_cron_shard_key, get_shard_key
+from graphile_worker.crontab import parse_crontab
+from graphile_worker.runner import build_runner
 
 KEYS = [f"customer-{number}" for number in range(8_000)]
 
@@ -102,3 +104,27 @@ def test_invalid_shards_are_rejected():
     for message, build in cases.items():
         with pytest.raises(ConfigurationError, match=message):
             build()
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ("?id=nightly", "nightly"),
+        ("?id=nightly&queue=billing", "billing"),
+        ("?id=nightly&jobKey=invoice", "invoice"),
+        ("?id=nightly&jobKey=billing&queue=billing", "billing"),
+    ],
+)
+def test_a_cron_item_is_on_the_shard_of_its_key_or_queue_or_else_of_its_identifier(options, key):
+    [item] = parse_crontab(f"0 4 * * * task {options}")
+
+    assert get_cron_shard_key(item) == key
+
+
+def test_a_worker_rejects_a_cron_item_with_a_key_and_a_queue():
+    with pytest.raises(ConfigurationError, match=r"'nightly' has the key 'invoice' and the queue"):
+        build_runner(
+            build_shards("a", "b"),
+            {"task": print},
+            crontab="0 4 * * * task ?id=nightly&jobKey=invoice&queue=billing",
+        )

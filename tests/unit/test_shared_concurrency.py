@@ -1,7 +1,7 @@
 """Worker pools of one process share its concurrency: in turns, and no job waits for long."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from graphile_worker._worker import shared_concurrency
@@ -68,6 +68,48 @@ async def test_a_worker_passes_its_slot_on_after_its_turn():
     assert first.take() is None
     assert await waiting == 1
     assert limit.free == 0
+
+
+async def test_a_worker_does_not_take_back_the_slot_that_it_passed_on():
+    limit, _, first, second = build_seats(Source(jobs=9), Source(jobs=9))
+    assert await first.wait("first") == 1
+    waiting = asyncio.create_task(second.wait("second"))
+    await let_run()
+
+    async def end_turn() -> Any:
+        # As in Worker.run, without a step of the event loop in between.
+        limit.clock.now = 1.0
+        return first.take() or await first.wait("first")
+
+    again = asyncio.create_task(end_turn())
+    await let_run()
+
+    assert (waiting.done(), again.done()) == (True, False)
+    second.leave()
+    assert await again == 2
+
+
+async def test_pools_get_slots_in_turns():
+    sources = [Source(jobs=100) for _ in range(3)]
+    limit, gates, *_ = build_seats(*sources, slots=2)
+    ran: Counter[int] = Counter()
+
+    async def work(pool: int) -> None:
+        seat = WorkerSeat(gates[pool], sources[pool])
+        while sum(ran.values()) < 60:
+            claimed = seat.take() or await seat.wait("w")
+            if claimed is None:
+                break
+            ran[pool] += 1
+            await asyncio.sleep(0.001)
+            limit.clock.now += 1.0
+        seat.leave()
+
+    # Each pool has as many workers as there are slots.
+    await asyncio.gather(*(work(pool) for pool in (0, 0, 1, 1, 2, 2)))
+
+    assert limit.free == 2
+    assert all(count >= 15 for count in ran.values()), ran
 
 
 async def test_no_more_jobs_run_than_there_are_slots():

@@ -43,6 +43,7 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
         query_timeout: timedelta,
         count_idle: Callable[[], int],
         *,
+        transaction_timeout: timedelta | None = None,
         timings: CancelTimings = DEFAULT_TIMINGS,
     ) -> None:
         super().__init__(
@@ -52,6 +53,9 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
             database._begin,
         )
         self._timeout_seconds = query_timeout.total_seconds()
+        self._transaction_seconds = (
+            None if transaction_timeout is None else transaction_timeout.total_seconds()
+        )
         self._count_idle = count_idle
         self._timings = timings
 
@@ -63,6 +67,11 @@ class NoWaitCancelDatabase(ExternalPoolDatabase):
         except TimeoutError:
             await self._check_idle_connections()
             raise
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with asyncio.timeout(self._transaction_seconds), super().transaction() as connection:
+            yield connection
 
     def _acquire(self, connect: ConnectionFactory) -> AbstractAsyncContextManager[Any]:
         return _DeadlineContext(connect(), self._timeout_seconds, self._timings)

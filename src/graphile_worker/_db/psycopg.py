@@ -79,6 +79,7 @@ class PsycopgDatabase:
         prepare_after: int = 5,
         generic_plans: bool = False,
         query_timeout: timedelta | None = None,
+        transaction_timeout: timedelta | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         slow_query_seconds: float = SLOW_QUERY_SECONDS,
         first_discard_delay_seconds: float = FIRST_DISCARD_DELAY_SECONDS,
@@ -87,6 +88,7 @@ class PsycopgDatabase:
         self._conninfo = Conninfo(conninfo)
         self._max_size = max_size
         self._query_timeout = query_timeout
+        self._transaction_timeout = transaction_timeout
         self._max_attempts = max_attempts
         self._slow_query_seconds = slow_query_seconds
         self._first_discard_delay_seconds = first_discard_delay_seconds
@@ -104,7 +106,11 @@ class PsycopgDatabase:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PsycopgConnection]:
-        async with self._get_pool().acquire() as connection, connection.transaction():
+        async with (
+            self._get_pool().acquire() as connection,
+            _limit_time(self._transaction_timeout),
+            connection.transaction(),
+        ):
             yield PsycopgConnection(connection, self.schemas)
 
     @asynccontextmanager
@@ -153,9 +159,7 @@ class PsycopgDatabase:
         return query.read(await statements.execute(text, query.args))
 
     def _apply_timeout(self) -> AbstractAsyncContextManager[object]:
-        if self._query_timeout is None:
-            return nullcontext()
-        return asyncio.timeout(self._query_timeout.total_seconds())
+        return _limit_time(self._query_timeout)
 
     def _get_pool(self) -> "_LoopConnectionPool":
         if self._pool is None:
@@ -308,6 +312,10 @@ class _LoopConnectionPool:
     async def _close_idle(self) -> None:
         while self._idle:
             await self._idle.pop().close()
+
+
+def _limit_time(timeout: timedelta | None) -> AbstractAsyncContextManager[object]:
+    return nullcontext() if timeout is None else asyncio.timeout(timeout.total_seconds())
 
 
 def _is_clean(connection: AsyncConnection[TupleRow]) -> bool:

@@ -39,7 +39,8 @@ PSYCOPG_ONLY_SETTINGS = {
     "context",
 }
 
-# For jobs that plain functions add. The statements are short, so one is enough.
+# For jobs that tasks add. The statements are short, so a few connections are enough.
+ENQUEUE_CONNECTIONS = 2
 SYNC_ENQUEUE_CONNECTIONS = 1
 
 
@@ -64,14 +65,17 @@ class WorkerConnections(LazyDataclass):
     sync_own: SyncConnectionPool | None = None
     heartbeat: Database | None = None
     """Used and closed in a separate event loop."""
+    adding: Database | None = None
+    """For jobs that async tasks add: their statements may wait for the transaction of a task."""
     maintenance: Database | None = None
     """For statements that may read a whole table; connected on first use."""
 
     async def close(self) -> None:
         await self.own.close()
         await self.tasks.close()
-        if self.maintenance is not None:
-            await self.maintenance.close()
+        for database in (self.adding, self.maintenance):
+            if database is not None:
+                await database.close()
         for pool in (self.sync_tasks, self.sync_own):
             if pool is not None:
                 pool.close()
@@ -95,18 +99,30 @@ def open_worker_connections(
     database = open_database(source, schemas)
     assert isinstance(database, ExternalPoolDatabase)
     size = _get_pool_size(source, options)
-    # One listens, one claims and completes jobs, and at least one is for tasks.
+    # One listens, one claims and completes jobs, and at least one is for tasks. Adds of tasks take
+    # up to half of the rest.
     min_size = 3 if options.listen else 2
     if size < min_size:
         raise ConfigurationError(
             f"the pool has at most {size} connections, and a worker needs {min_size}"
         )
-    tasks_database = database.limit_connections(max(1, (size + 1 - min_size) // 2))
-    own = NoWaitCancelDatabase(
-        database, timings.query_timeout, partial(_count_idle, source), timings=timings.cancel
+    task_connections = max(1, (size + 1 - min_size) // 2)
+    rest = size - task_connections - (1 if options.listen else 0)
+    adding_connections = max(1, rest // 2)
+    open_database_in_time = partial(
+        NoWaitCancelDatabase,
+        query_timeout=timings.query_timeout,
+        count_idle=partial(_count_idle, source),
+        timings=timings.cancel,
     )
     return WorkerConnections(
-        own, tasks_database, heartbeat=_derive_heartbeat_database(source, schemas, timings)
+        open_database_in_time(database),
+        database.limit_connections(task_connections),
+        heartbeat=_derive_heartbeat_database(source, schemas, timings),
+        adding=open_database_in_time(
+            database.limit_connections(adding_connections),
+            transaction_timeout=timings.query_timeout,
+        ),
     )
 
 
@@ -136,17 +152,18 @@ def _open_own_connections(
     timings: ConnectionTimings,
 ) -> WorkerConnections:
     prepared = options.prepared_statements
+    open_own = partial(
+        PsycopgDatabase,
+        source,
+        schemas,
+        prepared_statements=prepared,
+        # The same few statements, many times.
+        prepare_after=0,
+        generic_plans=True,
+        query_timeout=timings.query_timeout,
+    )
     return WorkerConnections(
-        PsycopgDatabase(
-            source,
-            schemas,
-            max_size=options.own_connections,
-            prepared_statements=prepared,
-            # The same few statements, many times.
-            prepare_after=0,
-            generic_plans=True,
-            query_timeout=timings.query_timeout,
-        ),
+        open_own(max_size=options.own_connections),
         PsycopgDatabase(
             source, schemas, max_size=task_connections[0], prepared_statements=prepared
         ),
@@ -157,6 +174,7 @@ def _open_own_connections(
             source, schemas, max_size=SYNC_ENQUEUE_CONNECTIONS, prepared_statements=prepared
         ),
         _open_heartbeat_database(source, schemas, timings),
+        open_own(max_size=ENQUEUE_CONNECTIONS, transaction_timeout=timings.query_timeout),
         PsycopgDatabase(source, schemas, max_size=1, prepared_statements=False),
     )
 

@@ -167,6 +167,9 @@ class Claimer:
         if not self._identifiers or self._are_all_paused:
             self._fetcher.next_fetch_at = None
             self.was_truncated = False
+            if self._lease.can_claim:
+                # The last fetch before the pause may have locked jobs without an answer.
+                self._mark_unconfirmed_claim()
             return []
         try:
             return await self._claim(limit)

@@ -30,6 +30,7 @@ class SharedConcurrency:
         self.turn_seconds = TURN_SECONDS / pools
         self.clock = clock
         self.queue: deque[asyncio.Future[bool]] = deque()
+        # Those that have not got a slot for longest come first.
         self.gates: list[SlotGate] = []
 
     def open_gate(self) -> "SlotGate":
@@ -42,8 +43,14 @@ class SharedConcurrency:
         if gate in self.gates:
             self.gates.remove(gate)
 
+    def record_turn(self, gate: "SlotGate") -> None:
+        """Put a pool that got a slot behind the others."""
+        if self.gates[-1:] != [gate]:
+            self.remove_gate(gate)
+            self.gates.append(gate)
+
     def release(self) -> None:
-        """Pass a slot on to the worker that has waited longest, or else to any pool."""
+        """Pass a slot on to the worker that has waited longest, or else to the pools in turns."""
         while self.queue:
             waiting = self.queue.popleft()
             if not waiting.done():
@@ -100,6 +107,7 @@ class SlotGate:
             return False
         if limit.free:
             limit.free -= 1
+            limit.record_turn(self)
             return True
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
@@ -149,6 +157,8 @@ class WorkerSeat:
 
     async def wait(self, worker_id: str) -> ClaimedJob | None:
         """Wait for a job and a slot. Return None if the source is closed."""
+        # If this worker gave up its slot just now, the workers that this woke come first.
+        await asyncio.sleep(0)
         while True:
             await self._gate.wait_until_free()
             claimed = await self._source.wait_for_job(worker_id)

@@ -9,6 +9,8 @@ themselves notice when a function or the table changes.
 """
 
 import json
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +38,9 @@ A = TypeVar("A", bound=InsertedJobs | UpsertedJobs)
 
 DEFAULT_MAX_ATTEMPTS = 25
 
+# Until a schema whose functions must add the jobs is inspected again: a trigger may be temporary.
+INSPECT_INTERVAL_SECONDS = 60.0
+
 
 @dataclass(slots=True)
 class DirectInserts:
@@ -48,10 +53,12 @@ class DirectInserts:
     """Whether the connections belong to the caller, whose transaction an error would abort."""
     notify: bool = True
     """Whether workers are notified at the commit. If not, jobs with keys are inserted too."""
+    inspect_interval_seconds: float = INSPECT_INTERVAL_SECONDS
     can_use_windows: bool = field(default=False, init=False)
     """Whether the companion schema was found to have unique keys."""
     _has_added: bool = field(default=False, init=False)
-    _is_inspected: bool = field(default=False, init=False)
+    _inspect_at: float = field(default=-math.inf, init=False)
+    """When to inspect the schema while there is no version."""
     _version: str | None = field(default=None, init=False)
 
     def plan_insert(
@@ -122,19 +129,27 @@ class DirectInserts:
     def _plan_get_version(self, schemas: Schemas) -> Plan[str | None]:
         if self.notify and not self._has_added:
             self._has_added = True
-        elif not self._is_inspected:
+        elif self._version is None and time.monotonic() >= self._inspect_at:
             try:
-                self._version = yield from plan_inspect(schemas)
+                yield from self._plan_inspect(schemas)
             except Exception as error:
-                # If the catalog is hidden from this role, it is not inspected again.
-                self._is_inspected = get_sqlstate(error) == INSUFFICIENT_PRIVILEGE
-                if self.is_callers or not self._is_inspected:
+                is_hidden = get_sqlstate(error) == INSUFFICIENT_PRIVILEGE
+                if is_hidden:
+                    # If the catalog is hidden from this role, it is not inspected again.
+                    self._inspect_at = math.inf
+                if self.is_callers or not is_hidden:
                     raise
-            self._is_inspected = True
         return self._version
 
+    def _plan_inspect(self, schemas: Schemas) -> Plan[None]:
+        state: AddingState | None = yield sql.inspect_adding(schemas)
+        # Without a schema the functions raise an error. It may be installed at any time.
+        if state is not None:
+            self._version = yield from plan_choose_version(state, schemas)
+            self._inspect_at = time.monotonic() + self.inspect_interval_seconds
+
     def _forget(self) -> None:
-        self._has_added, self._is_inspected, self._version = False, False, None
+        self._has_added, self._inspect_at, self._version = False, -math.inf, None
 
 
 def _plan_create_names(specs: Sequence[JobSpec], query: Query[UpsertedJobs]) -> Plan[UpsertedJobs]:
@@ -147,10 +162,9 @@ def _plan_create_names(specs: Sequence[JobSpec], query: Query[UpsertedJobs]) -> 
     return upserted
 
 
-def plan_inspect(schemas: Schemas) -> Plan[str | None]:
+def plan_choose_version(state: AddingState, schemas: Schemas) -> Plan[str | None]:
     """Return the version for statements that insert jobs. None if they could differ in effect."""
-    state: AddingState | None = yield sql.inspect_adding(schemas)
-    if state is None or not state.is_plain or not state.can_read_ledger:
+    if not state.is_plain or not state.can_read_ledger:
         return None
     bodies = {"add_job": state.add_job_body, "add_jobs": state.add_jobs_body}
     if not all(is_known_body(name, body, schemas) for name, body in bodies.items()):

@@ -1,7 +1,7 @@
 """Queries that add, get and change jobs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from graphile_worker._sql.identifiers import Schemas
@@ -21,8 +21,8 @@ class AddingState:
     version: str
     """An argument of the statements that insert jobs. It changes with the functions."""
     is_plain: bool
-    """Whether the functions run with their caller's privileges, no trigger sees inserts, and the
-    session reads nulls in arrays."""
+    """Whether this role may call the functions, they run with its privileges, no trigger sees
+    inserts, and the session reads nulls in arrays."""
     add_job_body: str
     add_jobs_body: str
     can_read_ledger: bool
@@ -206,8 +206,12 @@ def _encode_element(value: str | int) -> str:
 
 
 def _read_adding_state(rows: Sequence[Row]) -> AddingState | None:
-    # A function with overloads, or one that is missing, is not from any known installer.
-    return AddingState(*rows[0]) if len(rows) == 1 else None
+    """Return the state, or None without the schema or one of its functions."""
+    if not rows:
+        return None
+    state = AddingState(*rows[0])
+    # A function with overloads is not from any known installer.
+    return state if len(rows) == 1 else replace(state, is_plain=False)
 
 
 def _read_inserted(rows: Sequence[Row]) -> InsertedJobs:

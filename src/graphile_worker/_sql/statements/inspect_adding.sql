@@ -1,7 +1,7 @@
 -- Inspect how schema $1 adds jobs. Returns the text for the last parameter of insert_job and
--- insert_jobs, which changes with the functions; whether they run with the privileges of their
--- caller, the table has no triggers for INSERT (bit 4), and arrays can contain nulls; the bodies of
--- the functions; and whether this role may read the ledger.
+-- insert_jobs, which changes with the functions; whether this role may call them, they run with its
+-- privileges, the table has no triggers for INSERT (bit 4), and arrays can contain nulls; the bodies
+-- of the functions; and whether this role may read the ledger.
 select
   array[
     one.oid::text,
@@ -14,6 +14,8 @@ select
     and one.proconfig is null
     and many.proconfig is null
     and pg_catalog.current_setting('array_nulls') = 'on'
+    and pg_catalog.has_function_privilege(one.oid, 'execute')
+    and pg_catalog.has_function_privilege(many.oid, 'execute')
     -- A trigger may change what is inserted, and then the caller must get the changed job.
     and not exists (
       select
