@@ -58,7 +58,7 @@ class DirectInserts:
     """Whether the companion schema was found to have unique keys."""
     _has_added: bool = field(default=False, init=False)
     _inspect_at: float = field(default=-math.inf, init=False)
-    """When to inspect the schema while there is no version."""
+    """When to inspect the schema, unless it has a version."""
     _version: str | None = field(default=None, init=False)
 
     def plan_insert(
