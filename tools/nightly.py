@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,9 @@ PARALLEL = ("-n", "4", "--dist", "load", "--maxschedchunk", "1")
 
 # Tests that the gate does not run, or not at full size.
 LARGER = "(nightly or slow_io or sized) and not serial"
+
+# The end of the reason for which a test with Rust workers is skipped.
+RUN_TOOLS_RUST = "run tools/rust"
 
 AUDIT = (
     *("uvx", "pip-audit@2.10.1", "--disable-pip", "--require-hashes"),
@@ -75,6 +79,8 @@ class Result:
     machine: str = field(default_factory=lambda: machine())
     tests: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    # How many tests were skipped for each reason.
+    skips: dict[str, int] = field(default_factory=dict)
     figures: list[str] = field(default_factory=list)
     reason: str = ""
 
@@ -92,12 +98,23 @@ def steps() -> list[Step]:
         for version, server in PAIRS
     ]
     return [
-        Step("full sizes", (*pytest, *PARALLEL, "-m", LARGER)),
-        Step("rates and times", (*pytest, "-n", "0", "-m", "serial")),
+        Step("full sizes", (*pytest, *PARALLEL, "-m", LARGER), judge=require_rust),
+        Step("rates and times", (*pytest, "-n", "0", "-m", "serial"), judge=require_rust),
         *cells,
         Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),
         Step("known vulnerabilities", AUDIT, has_report=False, judge=audit),
     ]
+
+
+def require_rust(result: Result, output: str) -> None:
+    """Fail a step that skipped the tests with Rust workers on a machine that can build these."""
+    skipped = sum(count for why, count in result.skips.items() if why.endswith(RUN_TOOLS_RUST))
+    if skipped and shutil.which("cargo"):
+        result.outcome = "failed"
+        result.reason = (
+            f"{skipped} tests with Rust workers were skipped, although cargo is installed. "
+            "Run tools/rust."
+        )
 
 
 def audit(result: Result, output: str) -> None:
@@ -123,6 +140,8 @@ def main() -> None:
     for step in chosen:
         result = run(step)
         record(result)
+        if result.reason:
+            print(f"{step.name}: {result.outcome}: {result.reason}")
         outcomes.add(result.outcome)
     print(f"\nwrote {RESULTS.relative_to(ROOT)}")
     sys.exit(1 if "failed" in outcomes else 0)
@@ -170,6 +189,9 @@ def _read_report(path: Path, result: Result) -> None:
     for case in ElementTree.parse(path).iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:
             result.failures.append(f"{case.get('classname')}::{case.get('name')}")
+        if (skipped := case.find("skipped")) is not None:
+            reason = skipped.get("message", "")
+            result.skips[reason] = result.skips.get(reason, 0) + 1
         for each in case.iter("property"):
             if each.get("name") == "figure":
                 result.figures.append(str(each.get("value")))
@@ -202,7 +224,8 @@ def check() -> int:
         return 1
     if failed := [step for step in last if step["outcome"] == "failed"]:
         for step in failed:
-            print(f"nightly: red on {step['commit'][:7]}: {step['name']}")
+            reason = f": {step['reason']}" if step.get("reason") else ""
+            print(f"nightly: red on {step['commit'][:7]}: {step['name']}{reason}")
         return 1
     for step in last:
         if step["outcome"] == "not run":

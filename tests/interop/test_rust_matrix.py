@@ -2,6 +2,8 @@
 
 import json
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,28 @@ LEDGERS = {
     **{(RUST_14, second): (22, False) for second in LANGUAGES},
 }
 
+# In whole seconds, as Node sends milliseconds.
+NOW = datetime.now(UTC).replace(microsecond=0)
+TOMORROW = NOW + timedelta(days=1)
+MODES = ("replace", "preserve_run_at", "unsafe_dedupe")
+
+# Who installs, adds and runs; who installs, adds and adds again; who installs, fails and retries.
+RUN_CELLS = list(product(PAIRS, LANGUAGES, LANGUAGES))
+KEY_CELLS = list(product(LANGUAGES, repeat=3))
+RETRY_CELLS = list(product(LANGUAGES, repeat=3))
+
+
+def of_key(mode: str, n: int, run_at: datetime) -> dict[str, Any]:
+    """A job whose key is replaced before it runs."""
+    return {
+        "task": "work",
+        "payload": {"of": f"{mode} tomorrow", "n": n},
+        "job_key": f"{mode} tomorrow",
+        "job_key_mode": mode,
+        "run_at": run_at.isoformat(),
+    }
+
+
 OBJECT = {"a": [1, 2.5, None], "ü": 'say "no"'}
 
 # Of each kind one or two, with ready jobs of several priorities.
@@ -54,9 +78,10 @@ JOBS: list[dict[str, Any]] = [
     {"task": "work", "payload": {"fail_first": True}, "max_attempts": 1},
     *(
         {"task": "work", "payload": {"of": mode, "n": n}, "job_key": mode, "job_key_mode": mode}
-        for mode in ("replace", "preserve_run_at", "unsafe_dedupe")
+        for mode in MODES
         for n in (1, 2)
     ),
+    *(of_key(mode, n, at) for mode in MODES for n, at in ((1, TOMORROW), (2, NOW))),
 ]
 RAN_PAYLOADS = [
     {"of": "low"},
@@ -72,6 +97,8 @@ RAN_PAYLOADS = [
     {"of": "preserve_run_at", "n": 2},
     # The first one stays.
     {"of": "unsafe_dedupe", "n": 1},
+    # The others of tomorrow stay there.
+    {"of": "replace tomorrow", "n": 2},
 ]
 
 LEFT = """
@@ -79,13 +106,23 @@ select tasks.identifier, jobs.payload::jsonb, jobs.attempts, jobs.max_attempts,
   jobs.last_error is null, jobs.locked_by is null
 from :schema._private_jobs as jobs
 join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+where jobs.key is null
 order by jobs.id
 """
-ERRORS = "select last_error from :schema._private_jobs order by id"
+ERRORS = "select last_error from :schema._private_jobs where key is null order by id"
 LEFT_ROWS = [
     ("work", {"of": "forbidden"}, 0, 25, True, True),
     ("numbers", [1, 3], 1, 7, False, True),
     ("work", {"fail_first": True}, 1, 1, False, True),
+]
+KEYED = """
+select payload::jsonb, run_at from :schema._private_jobs where key is not null order by key
+"""
+KEYED_ROWS = [
+    # It has the new payload at the old time.
+    ({"of": "preserve_run_at tomorrow", "n": 2}, TOMORROW),
+    ({"of": "replace tomorrow", "n": 2}, NOW),
+    ({"of": "unsafe_dedupe tomorrow", "n": 1}, TOMORROW),
 ]
 
 
@@ -103,14 +140,13 @@ def test_each_order_of_installers_leaves_one_of_four_ledgers(copies: Copies):
 @pytest.mark.timeout(3600)
 @pytest.mark.feature("F2", "F5")
 def test_jobs_of_each_language_run_in_each_language_on_each_install(copies, tmp_path, figure):
-    cells = 0
-    for pair in PAIRS:
-        for adder in LANGUAGES:
-            for runner in LANGUAGES:
-                check_cell(copies.copy(*pair), tmp_path, adder, runner)
-                cells += 1
+    for pair, adder, runner in RUN_CELLS:
+        check_cell(copies.copy(*pair), tmp_path, adder, runner)
         copies.drop_copies()
-    figure(f"matrix: {cells} cells of installers, adder and runner, {len(JOBS)} jobs added in each")
+    figure(
+        f"matrix: {len(RUN_CELLS)} cells of installers, adder and runner, {len(JOBS)} jobs added "
+        "in each"
+    )
 
 
 def as_text(payload: Any) -> str:
@@ -135,6 +171,8 @@ def check_cell(database: TestDatabase, folder: Path, adder: Language, runner: La
         assert first < second, cell
         assert payloads.index({"of": "low"}) >= len(payloads) - 2, cell
         assert sql.run(LEFT) == LEFT_ROWS, cell
+        still_keyed = [row for row in KEYED_ROWS if row[0]["of"] != "replace tomorrow"]
+        assert sql.run(KEYED) == still_keyed, cell
         _, batch, single = (error for (error,) in sql.run(ERRORS))
         # Each language has its own form of an error.
         assert ("1 is odd" in batch, "not the first time" in single) == (True, True), cell
@@ -142,15 +180,29 @@ def check_cell(database: TestDatabase, folder: Path, adder: Language, runner: La
 
 @pytest.mark.timeout(1800)
 @pytest.mark.feature("F2", "F5")
-def test_each_language_retries_what_failed_in_each_language(copies, tmp_path, figure):
-    cells = 0
-    for installer in LANGUAGES:
-        for failing in LANGUAGES:
-            for retrying in LANGUAGES:
-                check_retry(copies.copy(installer), tmp_path, failing, retrying)
-                cells += 1
+def test_a_job_that_a_language_added_is_replaced_by_its_key_in_each_language(
+    copies, tmp_path, figure
+):
+    for installer, adder, replacer in KEY_CELLS:
+        database = copies.copy(installer)
+        with Programs(tmp_path) as programs, closing(Sql(database.dsn, database.schema)) as sql:
+            workers = Workers(programs, database)
+            workers.add(adder, [of_key(mode, 1, TOMORROW) for mode in MODES])
+            workers.add(replacer, [of_key(mode, 2, NOW) for mode in MODES])
+
+            cell = f"{installer.name} installs, {adder.name} adds, {replacer.name} replaces"
+            assert sql.run(KEYED) == KEYED_ROWS, cell
         copies.drop_copies()
-    figure(f"matrix: {cells} cells of installer, language that fails and language that retries")
+    figure(f"matrix: {len(KEY_CELLS)} cells of installer, adder and who adds to the same keys")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.feature("F2", "F5")
+def test_each_language_retries_what_failed_in_each_language(copies, tmp_path, figure):
+    for installer, failing, retrying in RETRY_CELLS:
+        check_retry(copies.copy(installer), tmp_path, failing, retrying)
+        copies.drop_copies()
+    figure(f"matrix: {len(RETRY_CELLS)} cells of installer, failing and retrying language")
 
 
 def check_retry(

@@ -1,11 +1,13 @@
 """The recorded result of the nightly tier: a failed one fails the gate, an old one warns."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import tools
 from tools import nightly
 from tools.nightly import Result
 
@@ -81,3 +83,41 @@ def test_an_audit_counts_only_if_it_reports_an_audited_package():
         assert (result.outcome, result.failures, *result.figures) == expected
         is_audited = result.outcome != "not run"
         assert result.reason == ("" if is_audited else "not audited: database unreachable")
+
+
+SKIPPED = "the Rust workers are not built: run tools/rust"
+
+
+def test_a_step_that_skipped_rust_tests_fails_if_cargo_is_installed(monkeypatch, capsys, recorded):
+    for cargo, skips, expected in [
+        ("/usr/bin/cargo", {SKIPPED: 3, "needs a browser": 1}, "failed"),
+        ("/usr/bin/cargo", {"needs a browser": 1}, "passed"),
+        (None, {SKIPPED: 3}, "passed"),
+    ]:
+        monkeypatch.setattr(shutil, "which", {"cargo": cargo}.get)
+        result = Result("full sizes", "pytest", "passed", 1, skips=skips)
+        nightly.require_rust(result, "")
+        assert result.outcome == expected
+
+        message = "3 tests with Rust workers were skipped, although cargo is installed."
+        assert result.reason == (f"{message} Run tools/rust." if expected == "failed" else "")
+    recorded("failed")
+    assert "nightly: red on abc1234: full sizes: no server" in capsys.readouterr().out
+
+
+def test_the_report_of_a_step_contains_the_reasons_of_skipped_tests(tmp_path):
+    report = tmp_path / "report.xml"
+    case = f'<testcase><skipped type="pytest.skip" message="{SKIPPED}"/></testcase>'
+    report.write_text(f'<testsuites><testsuite tests="2">{case * 2}</testsuite></testsuites>')
+    result = Result("full sizes", "pytest", "passed", 1)
+
+    nightly._read_report(report, result)
+
+    assert result.skips == {SKIPPED: 2}
+
+
+def test_the_reason_of_skipped_rust_tests_ends_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "RUST", tmp_path)
+    assert (tools.find_missing_rust() or "").endswith(nightly.RUN_TOOLS_RUST)
+    (tmp_path / "complete").touch()
+    assert (tools.find_missing_rust() or "").endswith(nightly.RUN_TOOLS_RUST)

@@ -61,6 +61,7 @@ const commands = {
     for (const job of options.jobs) {
       await utils.addJob(job.task, job.payload, {
         queueName: job.queue_name,
+        runAt: job.run_at && new Date(job.run_at),
         maxAttempts: job.max_attempts,
         jobKey: job.job_key,
         jobKeyMode: job.job_key_mode,

@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from graphile_worker import App, JobContext, RecoveryOptions, WorkerOptions, run, sync
@@ -55,6 +55,8 @@ def build_app() -> App[None]:
 def add() -> None:
     with sync.Client(url, schema=schema) as client:
         for job in options["jobs"]:
+            if "run_at" in job:
+                job["run_at"] = datetime.fromisoformat(job["run_at"])
             client.add_job(job.pop("task"), job.pop("payload", None), **job)
 
 

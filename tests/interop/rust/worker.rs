@@ -69,6 +69,7 @@ struct Recovery {
 struct NewJob {
     task: String,
     payload: Value,
+    run_at: Option<String>,
     queue_name: Option<String>,
     max_attempts: Option<i16>,
     job_key: Option<String>,
@@ -235,7 +236,8 @@ async fn add(utils: WorkerUtils) -> Result<(), Box<dyn Error>> {
     for job in &options().jobs {
         let spec = JobSpec {
             queue_name: job.queue_name.clone(),
-            run_at: None,
+            // The crate has the type of a time.
+            run_at: job.run_at.as_deref().map(str::parse).transpose()?,
             max_attempts: job.max_attempts,
             job_key: job.job_key.clone(),
             job_key_mode: match job.job_key_mode.as_deref() {
