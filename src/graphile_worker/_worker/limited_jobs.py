@@ -1,7 +1,6 @@
 """LimitedJobs: starts jobs of tasks with limits, each with a permit of each of its limits."""
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,6 +95,11 @@ class Group:
     def free_permits(self) -> int:
         """Return how many jobs may start now."""
         return min(each.free_count for each in self.permits)
+
+    @property
+    def startable_count(self) -> int:
+        """Return how many claimed jobs may start now."""
+        return min(len(self.next), self.free_permits) if self.next else 0
 
     @property
     def retry_at(self) -> float:
@@ -205,6 +209,9 @@ class LimitedJobs:
             for tasks, permits in _group_tasks(limits, self._permits)
         ]
         self._group_of = {task: group for group in self._groups for task in group.tasks}
+        # The groups in the order in which they start jobs: first the one whose last start is the
+        # longest ago.
+        self._turns = list(self._groups)
         self._starts: dict[int, Start] = {}
         self._changed = asyncio.Event()
         self._is_stopped = False
@@ -270,7 +277,7 @@ class LimitedJobs:
         """Return a limited job that starts now, with its permits, or None."""
         if self._is_stopped:
             return None
-        for group in self._groups:
+        for group in self._turns:
             if group.next and (claimed := self._start_next(group)) is not None:
                 self._changed.set()
                 return claimed
@@ -331,7 +338,7 @@ class LimitedJobs:
         """Claim jobs until stopped, then return all slots as their jobs end."""
         while not self._is_stopped or self._is_holding:
             try:
-                await self._step()
+                await self.step_once()
             except Exception as error:
                 pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
@@ -346,7 +353,8 @@ class LimitedJobs:
             self._answer_asking()
             await self._wait()
 
-    async def _step(self) -> None:
+    async def step_once(self) -> None:
+        """Claim jobs for workers that need one, after the reads and returns that are due."""
         now = time.monotonic()
         if self._must_reconcile:
             await self._reconcile()
@@ -363,8 +371,7 @@ class LimitedJobs:
         self._must_search |= any(now >= group.search_at for group in self._groups)
         if self._must_search and now >= self._search_at and (self._demand or self._once):
             await self._search()
-        # In another order each time, so that no group is always the last one.
-        for group in random.sample(self._groups, len(self._groups)):
+        for group in list(self._turns):
             await self._serve_unless_paused(group)
         await self._return_slots()
         # A busy worker requests it again, if there was no job.
@@ -426,11 +433,13 @@ class LimitedJobs:
 
         Returns whether the database has answered.
         """
-        workers = self._demand
+        if not (group.may_have_more or group.next):
+            return False
+        workers = self._count_workers_for(group)
         ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
         # Not one by one, while jobs are short.
         is_low = 2 * len(group.next) <= ahead
-        if not (group.may_have_more or group.next) or not (workers or (ahead and is_low)):
+        if not workers and not (ahead and is_low):
             return False
         has_answer = False
         if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
@@ -438,7 +447,8 @@ class LimitedJobs:
             has_answer = True
             self._deliver(group)
         group.record_permits(is_needed=workers > 0)
-        limit = min(self._demand, group.free_permits) + ahead - len(group.next)
+        workers = self._count_workers_for(group)
+        limit = min(workers, group.free_permits) + ahead - len(group.next)
         if limit <= 0 or not group.may_have_more:
             return has_answer
         wakes = self._wakes
@@ -452,8 +462,7 @@ class LimitedJobs:
         if group.fetcher.next_fetch_at is not None:
             group.search_at = group.fetcher.next_fetch_at
         if not claimed_jobs:
-            for each in group.permits:
-                await each.reduce(len(group.next))
+            await self._give_back_unused(group)
         return True
 
     async def _acquire(self, group: Group, count: int) -> None:
@@ -470,6 +479,12 @@ class LimitedJobs:
             if isinstance(each, Tokens):
                 await each.reduce(count)
 
+    async def _give_back_unused(self, group: Group) -> None:
+        """Give back the permits of a group for which no job is claimed."""
+        for permits in group.permits:
+            claimed = sum(len(each.next) for each in self._groups if permits in each.permits)
+            await permits.reduce(claimed)
+
     def _deliver(self, group: Group) -> None:
         """Start jobs on workers that wait for one."""
         while group.next and self._source.waiting_count:
@@ -485,6 +500,8 @@ class LimitedJobs:
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
         group.running += 1
         self._is_requested = False
+        self._turns.remove(group)
+        self._turns.append(group)
         return claimed
 
     def _free_permits(self, start: Start) -> None:
@@ -523,8 +540,12 @@ class LimitedJobs:
             group.next = deque(each for each in group.next if id(each) not in late_ids)
             group.stop_ahead()
             group.may_have_more = True
-            for each in late:
-                await self._source.release(each)
+            try:
+                # Before the release, after which another pool may take tokens.
+                await self._give_back_unused(group)
+            finally:
+                for each in late:
+                    await self._source.release(each)
 
     # Slots
 
@@ -606,6 +627,17 @@ class LimitedJobs:
         """Return how many workers could start a limited job now."""
         return self._source.waiting_count + len(self._asking) + self._is_requested
 
+    def _count_workers_for(self, group: Group) -> int:
+        """Return how many workers are left for a group, after those before it in turn.
+
+        Otherwise each group would claim a job for the same worker, and its permit would be lost.
+        """
+        demand = self._demand
+        if not demand:
+            return 0
+        before = self._turns[: self._turns.index(group)]
+        return max(0, demand - sum(each.startable_count for each in before))
+
     @property
     def _may_start(self) -> bool:
         """Return whether a limited job may be ready, and its limits may allow it."""
@@ -625,7 +657,8 @@ class LimitedJobs:
         )
 
     def _answer_asking(self) -> None:
-        for asking in self._asking:
+        answered, self._asking = self._asking, []
+        for asking in answered:
             if not asking.done():
                 asking.set_result(None)
 
@@ -647,7 +680,7 @@ class LimitedJobs:
                 times.append(group.search_at)
                 if group.next:
                     times.append(group.next[0].claimed_at + timings.max_waiting_seconds)
-                if group.may_have_more and self._demand:
+                if group.may_have_more and self._count_workers_for(group):
                     times.append(group.retry_at)
         idle = [since for each in self._slots if (since := each.idle_since) is not None]
         times += [since + timings.permits.idle_slot_seconds for since in idle]

@@ -253,7 +253,8 @@ class Tokens(Permits):
             # The limit is of another kind now, or deleted.
             self.retry_at = asked_at + self._timings.rent_interval_seconds
             return
-        self._due_at = answer.due_at
+        if answer.due_at is not None:
+            self._due_at = answer.due_at
         token = Token(asked_at + self._timings.token_seconds)
         self._tokens.extend([token] * answer.taken)
         if answer.taken < missing:
