@@ -10,12 +10,21 @@ import pytest
 
 from graphile_worker._lease import lease as lease_module
 from graphile_worker._lease.lease import Lease
-from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._sql.queries.limits import RentedSlot, TakenTokens
+from graphile_worker._sql.queries.claim import ClaimedJob, ReadyCheck
+from graphile_worker._sql.queries.limits import (
+    RentedSlot,
+    TakenTokens,
+    WatchedLimit,
+    get_kind,
+)
 from graphile_worker._sql.query import Query
+from graphile_worker._worker import claimer as claimer_module
 from graphile_worker._worker import limited_jobs as limited_jobs_module
 from graphile_worker._worker import permits as permits_module
-from graphile_worker._worker.limited_jobs import LimitedJobs
+from graphile_worker._worker.claimer import EMPTY_FETCHES_BEFORE_DELAY
+from graphile_worker._worker.limited_claimer import LimitedClaimer
+from graphile_worker._worker.limited_jobs import LimitedJobs, LimitedSeat
+from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
 from tests.support.clocks import ManualClock
 from tests.support.fake_database import FakeDatabase, FakeDatabaseError
@@ -50,6 +59,8 @@ class LimitTables(FakeDatabase):
                 return TakenTokens(args[1], str(self.taken), 0.5)
             case "restore_tokens":
                 self.restored += args[1]
+            case "return_slots":
+                self.rented -= {RentedSlot(*row) for row in zip(*args, strict=True)}
             case "get_rented_slots":
                 return set(self.rented)
             case "watch_limits":
@@ -58,7 +69,9 @@ class LimitTables(FakeDatabase):
 
     def _rent(self, name: str, pool_id: str) -> RentedSlot:
         self.rental += 1
-        slot = RentedSlot(name, self.rental, self.rental, pool_id)
+        used = {each.number for each in self.rented if each.limit == name}
+        number = next(each for each in range(1, 1000) if each not in used)
+        slot = RentedSlot(name, number, self.rental, pool_id)
         self.rented.add(slot)
         return slot
 
@@ -110,6 +123,10 @@ class FakeSource:
         self.waiting_count -= 1
         self.delivered.append(claimed)
 
+    async def wait_for_job(self, worker_id: str) -> ClaimedJob | None:
+        await asyncio.Event().wait()
+        return None
+
     async def release(self, claimed: ClaimedJob) -> None:
         self.released.append(claimed)
 
@@ -120,10 +137,26 @@ class FakeSource:
         self.recoveries += 1
 
 
+class JobTable(FakeDatabase):
+    """A table without a ready job."""
+
+    def answer(self, query: Query[Any]) -> Any:
+        match query.statement:
+            case "get_task_ids":
+                return {1: "limited", 2: "normal"}
+            case "has_fetch_indexes":
+                return False
+            case "check_ready_jobs":
+                return ReadyCheck(may_be_ready=False, are_few=False)
+        return []
+
+
 class Scene:
     """The limited jobs of a registered pool, whose tasks all have many ready jobs."""
 
-    def __init__(self, clock: ManualClock, limits: Mapping[str, Sequence[Limit]]) -> None:
+    def __init__(
+        self, clock: ManualClock, limits: Mapping[str, Sequence[Limit]], *, once: bool = False
+    ) -> None:
         self.clock = clock
         self.database = LimitTables()
         self.source = FakeSource()
@@ -147,7 +180,16 @@ class Scene:
             logger,
             limits,
             poll_interval=timedelta(days=1),
+            once=once,
         )
+        self.database.limits = self.build_limits()
+
+    def build_limits(self) -> list[WatchedLimit]:
+        """Return the limits of the app as they are in force."""
+        return [
+            WatchedLimit(name, get_kind(limit), get_amount(limit), False)
+            for name, limit in self.jobs._definitions.items()
+        ]
 
     async def ask(self) -> ClaimedJob | None:
         """Ask for a job as a worker without one does."""
@@ -191,6 +233,10 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch) -> ManualClock:
     return ManualClock.patch(monkeypatch, lease_module, limited_jobs_module, permits_module)
+
+
+def get_amount(limit: Limit) -> int:
+    return limit.slots if isinstance(limit, ConcurrencyLimit) else limit.starts
 
 
 def get_task(claimed: ClaimedJob | None) -> str | None:
@@ -283,3 +329,106 @@ async def test_short_jobs_of_one_limit_do_not_keep_those_of_another_from_startin
     tasks = await it.run_workers(4, 1000)
 
     assert 0.2 < tasks.count("a") / len(tasks) < 0.8
+
+
+async def test_a_search_that_is_due_does_not_wake_a_busy_pool_again_and_again(clock):
+    it = Scene(clock, {"a": [SLOTS]})
+    [group] = it.jobs._groups
+    group.search_at = clock.now + 1
+    await it.jobs.step_once()
+
+    clock.now += 2
+    await it.jobs.step_once()
+
+    assert it.jobs._compute_next_step() > clock.now + 1
+    it.jobs.request()
+    clock.now += 0.03
+    await it.jobs.step_once()
+    assert it.claimer.claims == ["a"]
+
+
+async def test_a_failed_claim_is_forgotten_when_the_database_answers_and_no_worker_needs_a_job(
+    clock,
+):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.claimer.error = FakeDatabaseError("57014")
+    it.source.waiting_count = 1
+    await it.jobs.step_once()
+    it.jobs._report_recovery()
+    assert it.jobs.is_failing
+
+    it.source.waiting_count = 0
+    await it.pass_time(6)
+    it.jobs._report_recovery()
+
+    assert not it.jobs.is_failing
+    assert it.source.recoveries == 1
+
+
+async def test_a_failed_claim_is_not_forgotten_while_a_worker_needs_a_job(clock):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.claimer.error = FakeDatabaseError("57014")
+    it.source.waiting_count = 1
+
+    await it.pass_time(12)
+    it.jobs._report_recovery()
+
+    assert it.jobs.is_failing
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_only_a_pool_that_runs_once_waits_for_its_limited_jobs(clock, once):
+    it = Scene(clock, {"a": [SLOTS]}, once=once)
+    it.claimer.ready = set()
+
+    assert it.claimer.may_start_limited() is once
+
+
+async def test_empty_claims_of_limited_jobs_do_not_delay_normal_fetches(clock, monkeypatch):
+    pauses: list[float] = []
+
+    async def record_pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    fake_asyncio = SimpleNamespace(sleep=record_pause, CancelledError=asyncio.CancelledError)
+    monkeypatch.setattr(claimer_module, "asyncio", fake_asyncio)
+    lease = Lease(timedelta(days=1))
+    database: Any = JobTable()
+    monkeypatch.setattr(fake_asyncio, "Lock", asyncio.Lock, raising=False)
+    monkeypatch.setattr(fake_asyncio, "Event", asyncio.Event, raising=False)
+    claimer = LimitedClaimer(database, lease, ["limited", "normal"], limited_tasks=["limited"])
+    fetcher = claimer.build_fetcher()
+    for _ in range(EMPTY_FETCHES_BEFORE_DELAY):
+        assert await claimer.claim_limited(fetcher, frozenset({"limited"}), 1) == []
+
+    await claimer.claim(1)
+    assert pauses == []
+
+    await claimer.claim_limited(fetcher, frozenset({"limited"}), 1)
+    assert pauses
+
+
+async def test_a_job_whose_token_expires_while_it_waits_for_a_slot_of_the_process_is_released(
+    clock,
+):
+    it = Scene(clock, {"b": [TOKENS]})
+    shared = SharedConcurrency(1, 2, clock=clock.monotonic)
+    gate = shared.open_gate()
+    seat = LimitedSeat(it.jobs, it.source, gate)  # type: ignore[arg-type]
+    waiting = asyncio.create_task(seat.wait("w"))
+    await asyncio.sleep(0)
+    # A worker of another shard takes the slot before the job is claimed.
+    assert await gate.acquire()
+    await it.jobs.step_once()
+    it.jobs._answer_asking()
+    await asyncio.sleep(0)
+    clock.now += 0.3
+
+    shared.release()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert len(it.source.released) == 1
+    assert not waiting.done()
+    waiting.cancel()
+    assert shared.free == 1

@@ -33,6 +33,7 @@ from graphile_worker._worker.permits import (
     Permits,
     PermitTimings,
     Slots,
+    Token,
     Tokens,
     build_permits,
 )
@@ -325,6 +326,14 @@ class LimitedJobs:
         """Return whether a job has permits of its limits."""
         return id(claimed) in self._starts
 
+    def has_expired(self, claimed: ClaimedJob) -> bool:
+        """Return whether a token of the job has expired since it was taken."""
+        start = self._starts.get(id(claimed))
+        now = time.monotonic()
+        return start is not None and any(
+            isinstance(each, Token) and each.expires_at <= now for each in start.permits
+        )
+
     def put_back(self, claimed: ClaimedJob) -> None:
         """Keep a job for another worker, because the one that took it cannot run it."""
         start = self._starts.pop(id(claimed))
@@ -360,6 +369,7 @@ class LimitedJobs:
             await self._reconcile()
         if now >= self._watch_at:
             await self._watch()
+            self._forget_failures(now)
         await self._release_waiting()
         self._return_idle(now)
         await self._return_slots()
@@ -368,7 +378,10 @@ class LimitedJobs:
         if now >= self._poll_at:
             self._poll_at = now + self._poll_seconds
             self._must_search = True
-        self._must_search |= any(now >= group.search_at for group in self._groups)
+        for group in self._groups:
+            if now >= group.search_at:
+                group.search_at = float("inf")
+                self._must_search = True
         if self._must_search and now >= self._search_at and (self._demand or self._once):
             await self._search()
         for group in list(self._turns):
@@ -421,6 +434,15 @@ class LimitedJobs:
         can_retry = is_temporary(error) and bool(self._claimer.claimed_jobs)
         if self._once and not self._is_stopped and not can_retry:
             self._source.fail(error)
+
+    def _forget_failures(self, now: float) -> None:
+        """Report no failure of a claim for longer, if no worker needs another claim.
+
+        The database has answered since. The next claim shows whether the cause has gone.
+        """
+        for group in self._groups:
+            if not self._demand and not group.is_paused(now):
+                group.failures = 0
 
     def _report_recovery(self) -> None:
         if self.is_failing and not any(group.failures for group in self._groups):
@@ -568,10 +590,10 @@ class LimitedJobs:
                 each.return_idle(now)
 
     async def _return_slots(self) -> None:
-        returning = [slot for each in self._slots for slot in each.returning]
+        returning = {slot for each in self._slots for slot in each.returning}
         if not returning:
             return
-        await self._db.run(return_slots(returning))
+        await self._db.run(return_slots(sorted(returning)))
         for each in self._slots:
             each.returning = [slot for slot in each.returning if slot not in returning]
 
@@ -651,8 +673,10 @@ class LimitedJobs:
     @property
     def _is_unfinished(self) -> bool:
         """Return whether a pool that runs once must go on: jobs may be ready that may start now."""
+        if not self._once or self._is_stopped:
+            return False
         now, seconds = time.monotonic(), self._timings.once_wait_seconds
-        return not self._is_stopped and (
+        return (
             self._must_search or any(each.may_start_within(seconds, now) for each in self._groups)
         )
 
@@ -708,9 +732,17 @@ class LimitedSeat:
     async def wait(self, worker_id: str) -> ClaimedJob | None:
         """Wait for a job. Return None if the source is closed."""
         seat = self._seat
-        waiting = self.wait_for_job(worker_id) if seat is None else seat.wait(worker_id)
-        self._claimed = await waiting
-        return self._claimed
+        if seat is None:
+            self._claimed = await self.wait_for_job(worker_id)
+            return self._claimed
+        while (claimed := await seat.wait(worker_id)) is not None:
+            # It may have waited for a slot of the process.
+            if not self._jobs.has_expired(claimed):
+                break
+            seat.leave()
+            await self.release(claimed)
+        self._claimed = claimed
+        return claimed
 
     def leave(self) -> None:
         """Free what the last job needed to run."""
