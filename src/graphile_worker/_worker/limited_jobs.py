@@ -130,7 +130,7 @@ class Group:
     def count_ahead(self, timings: LimitTimings) -> int:
         """Return how many jobs to claim for the slots of running ones, if jobs are short.
 
-        None with a rate limit, whose tokens do not become free when a job ends.
+        0 with a rate limit, whose tokens do not become free when a job ends.
         """
         mean = self._mean_seconds
         if mean is None or mean > timings.short_job_seconds or time.monotonic() < self._ahead_from:

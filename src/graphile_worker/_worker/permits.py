@@ -54,7 +54,6 @@ class Permits(ABC):
 
     def __init__(self, limit: Limit, database: QueryRunner, lease: Lease, timings: PermitTimings):
         assert limit.name is not None
-        self.limit = limit
         self.name = limit.name
         # When to ask for permits again, after none was free.
         self.retry_at = 0.0
@@ -85,8 +84,6 @@ class Slots(Permits):
 
     A slot stays rented while it has a next job. Then it is used again without a write.
     """
-
-    limit: ConcurrencyLimit
 
     def __init__(
         self,

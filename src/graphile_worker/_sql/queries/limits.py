@@ -27,9 +27,8 @@ class LimitKind(StrEnum):
 
 
 class LimitAccess(NamedTuple):
-    """Whether the tables of limits exist, whether this role may read and may write to them."""
+    """Whether this role may read the tables of limits and may write to them, if they exist."""
 
-    exists: bool
     can_read: bool
     can_write: bool
 
