@@ -432,3 +432,23 @@ async def test_a_job_whose_token_expires_while_it_waits_for_a_slot_of_the_proces
     assert not waiting.done()
     waiting.cancel()
     assert shared.free == 1
+
+
+async def test_slots_are_returned_after_their_job_when_the_limit_was_lowered(clock):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.source.waiting_count = 3
+    await it.jobs.step_once()
+    [limit] = it.database.limits
+    it.database.limits = [limit._replace(amount=2)]
+    it.jobs.watch()
+    await it.jobs.step_once()
+
+    # The last one has slot 1, which is not above the limit.
+    it.jobs.end(it.source.delivered[-1])
+    assert it.jobs.take() is None
+    await it.jobs.step_once()
+    assert {each.number for each in it.database.rented} == {2, 3}
+
+    # A slot that is rented since then stays rented.
+    assert await it.run_for(0.01) is not None
+    assert {each.number for each in it.database.rented} == {1, 2, 3}

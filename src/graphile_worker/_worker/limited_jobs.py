@@ -620,10 +620,7 @@ class LimitedJobs:
             self._warn_about_kind(each.name, each.kind)
             if isinstance(permits, Slots):
                 # A rate limit of this name has no slots, so this pool returns those that it rents.
-                amount = each.amount if each.kind is LimitKind.CONCURRENCY else 0
-                if amount > permits.amount:
-                    permits.retry_at = 0.0
-                permits.amount = amount
+                permits.set_amount(each.amount if each.kind is LimitKind.CONCURRENCY else 0)
                 if each.is_wanted:
                     permits.share()
         if self._slots:
