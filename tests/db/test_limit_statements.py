@@ -22,6 +22,8 @@ from graphile_worker._sql.plans.limits import (
 )
 from graphile_worker._sql.queries.limits import (
     create_limit_rows,
+    describe_task_limits,
+    find_newest_limits,
     find_ready_tasks,
     free_dead_slots,
     register_limits,
@@ -430,6 +432,28 @@ def test_a_limit_of_another_kind_gives_no_permits(session, run):
     assert run(take_tokens("api", 1)).taken == 1
     (state,) = run_plan_sync(session, plan_list_limits(session.schemas))
     assert state.seconds_until_next
+
+
+def test_the_newest_pool_of_a_limit_is_the_one_that_started_last_of_those_that_list_it(run, sql):
+    api, stripe = ConcurrencyLimit(1, name="api"), RateLimit(1, per=MINUTE, name="stripe")
+    for pool, limits in (
+        ("old", {"a": [api], "b": [stripe, api]}),
+        ("new", {"a": [api]}),
+        ("dead", {"a": [api]}),
+        ("other", {}),
+    ):
+        run(register_pool(pool, HOUR, {"limits": describe_task_limits(limits)} if limits else {}))
+    sql.run("update :ext_schema.pools set swept_at = now() where id = 'dead'")
+
+    def find(pool: str) -> Any:
+        return run(find_newest_limits(["api", "stripe"], [pool]))
+
+    assert {pool: find(pool) for pool in ("old", "new", "dead", "other")} == {
+        "old": ["stripe"],
+        "new": ["api"],
+        "dead": [],
+        "other": [],
+    }
 
 
 def test_tasks_with_a_ready_job_are_found_at_any_priority(pool, sql):

@@ -25,8 +25,12 @@ from graphile_worker import (
 )
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._sql.plans.limits import plan_set_slots
-from graphile_worker._sql.queries.limits import free_dead_slots, register_limits
-from graphile_worker._sql.queries.workers import recover_jobs
+from graphile_worker._sql.queries.limits import (
+    describe_task_limits,
+    free_dead_slots,
+    register_limits,
+)
+from graphile_worker._sql.queries.workers import recover_jobs, register_pool
 from graphile_worker._worker.limited_jobs import LimitTimings
 from graphile_worker._worker.permits import PermitTimings
 from graphile_worker._worker_config import WorkerTimings
@@ -261,15 +265,18 @@ async def test_a_worker_starts_no_job_of_a_limit_that_another_version_of_the_app
     await app.aadd_jobs([JobSpec("work")] * 2000)
     await start(app, concurrency=2, timings=timings)
     await wait_until(lambda: gauge.ended > 10)
+    rate = RateLimit(1, per=timedelta(hours=1), name="api")
     with open_session(database) as session:
-        session.run(register_limits([RateLimit(1, per=timedelta(hours=1), name="api")]))
+        details = {"limits": describe_task_limits({"work": [rate]})}
+        session.run(register_pool("newer", timedelta(hours=1), details))
+        session.run(register_limits([rate]))
 
     await wait_until(lambda: sql.run(FREE_SLOTS) == [(2, 2)])
 
     assert sql.value(JOBS) > 0
     ended = gauge.ended
-    with open_session(database) as session:
-        session.run(register_limits([ConcurrencyLimit(2, name="api")]))
+    # When the other worker has stopped, this one registers its limit again.
+    sql.run("delete from :ext_schema.pools where id = 'newer'")
     await wait_until(lambda: gauge.ended > ended)
 
 

@@ -45,6 +45,9 @@ class LimitTables(FakeDatabase):
         self.restored = 0
         self.rented: set[RentedSlot] = set()
         self.limits: list[Any] = []
+        # The limits for which the pool is the newest one.
+        self.newest: list[str] = []
+        self.registered: list[str] = []
         self.errors: dict[str, Exception] = {}
 
     def answer(self, query: Query[Any]) -> Any:
@@ -63,6 +66,10 @@ class LimitTables(FakeDatabase):
                 self.rented -= {RentedSlot(*row) for row in zip(*args, strict=True)}
             case "get_rented_slots":
                 return set(self.rented)
+            case "find_newest_limits":
+                return self.newest
+            case "register_limits":
+                self.registered.append(args[0])
             case "watch_limits":
                 return self.limits
         return None
@@ -187,7 +194,7 @@ class Scene:
     def build_limits(self) -> list[WatchedLimit]:
         """Return the limits of the app as they are in force."""
         return [
-            WatchedLimit(name, get_kind(limit), get_amount(limit), False)
+            WatchedLimit(name, get_kind(limit), get_amount(limit), False, limit)
             for name, limit in self.jobs._definitions.items()
         ]
 
@@ -452,3 +459,44 @@ async def test_slots_are_returned_after_their_job_when_the_limit_was_lowered(clo
     # A slot that is rented since then stays rented.
     assert await it.run_for(0.01) is not None
     assert {each.number for each in it.database.rented} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("other", "effect"),
+    [
+        (ConcurrencyLimit(9, name="slots"), "it applies to this worker too"),
+        (RateLimit(9, per=timedelta(hours=1), name="slots"), "this worker starts none of its jobs"),
+    ],
+)
+async def test_an_older_pool_warns_once_of_each_other_definition(clock, other, effect):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.database.limits = [WatchedLimit("slots", get_kind(other), 9, False, other)]
+
+    await it.pass_time(11)
+
+    warning = f"limit 'slots' is {other} in another version of the app, and 5 at a time here: "
+    assert it.warnings == [warning + effect]
+    assert it.database.registered == []
+    it.database.limits = it.build_limits()
+    await it.pass_time(6)
+    it.database.limits = [WatchedLimit("slots", get_kind(other), 9, False, other)]
+    await it.pass_time(6)
+    assert len(it.warnings) == 2
+
+
+async def test_the_pool_that_started_last_registers_its_definition_again(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [TOKENS]})
+    other = ConcurrencyLimit(9, name="slots")
+    await it.jobs.step_once()
+    it.database.limits = [
+        each if each.name == "tokens" else each._replace(amount=9, defined=other)
+        for each in it.database.limits
+    ]
+    it.database.newest = ["slots"]
+
+    await it.pass_time(6)
+
+    [registered] = it.database.registered
+    assert '"slots"' in registered
+    assert '"tokens"' not in registered
+    assert "registers its own" in it.warnings[0]

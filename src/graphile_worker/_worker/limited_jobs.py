@@ -15,6 +15,7 @@ from graphile_worker._sql.queries.limits import (
     LimitKind,
     RentedSlot,
     create_limit_rows,
+    find_newest_limits,
     free_dead_slots,
     get_kind,
     get_rented_slots,
@@ -229,16 +230,20 @@ class LimitedJobs:
         self._failures = 0
         # From an error until all that failed has succeeded.
         self.is_failing = False
-        self._foreign_kinds: set[str] = set()
+        # Limits that another version of the app has registered since, about which it warned.
+        self._foreign: dict[str, Limit] = {}
         claimer.on_forgotten = self._on_forgotten
         claimer.may_start_limited = lambda: self._is_unfinished
         claimer.get_slot_pool_ids = lambda: {slot.pool_id for slot in self._list_rented()}
 
     async def register(self) -> None:
         """Write the definitions of the app, before the first job."""
-        names = sorted(self._definitions)
-        await self._db.run(register_limits(self._definitions[name] for name in names))
-        await self._db.run(create_limit_rows(names))
+        await self._register(sorted(self._definitions))
+
+    async def _register(self, names: list[str]) -> None:
+        if names:
+            await self._db.run(register_limits(self._definitions[name] for name in names))
+            await self._db.run(create_limit_rows(names))
 
     # For the pool
 
@@ -617,27 +622,48 @@ class LimitedJobs:
             await self.register()
         for each in limits:
             permits = self._permits[each.name]
-            self._warn_about_kind(each.name, each.kind)
             if isinstance(permits, Slots):
                 # A rate limit of this name has no slots, so this pool returns those that it rents.
                 permits.set_amount(each.amount if each.kind is LimitKind.CONCURRENCY else 0)
                 if each.is_wanted:
                     permits.share()
+        await self._compare_definitions({each.name: each.defined for each in limits})
         if self._slots:
             await self._db.run(free_dead_slots())
             await self._reconcile()
 
-    def _warn_about_kind(self, name: str, kind: LimitKind) -> None:
-        if kind is get_kind(self._definitions[name]):
-            self._foreign_kinds.discard(name)
-        elif name not in self._foreign_kinds:
-            self._foreign_kinds.add(name)
-            self._logger.warning(
-                "limit %r is a %s limit now, defined by another version of the app: this worker "
-                "starts none of its jobs",
-                name,
-                kind,
-            )
+    async def _compare_definitions(self, defined: Mapping[str, Limit]) -> None:
+        """Register limits that another version of the app defined since, if this pool is newer.
+
+        The workers that started last define a limit. An older one may restart meanwhile.
+        """
+        foreign = {
+            name: limit for name, limit in defined.items() if limit != self._definitions[name]
+        }
+        newest: list[str] = []
+        if foreign and not self._is_stopped:
+            query = find_newest_limits(sorted(foreign), sorted(self._lease.pool_ids))
+            newest = await self._db.run(query)
+        for name, limit in foreign.items():
+            if self._foreign.get(name) != limit:
+                self._warn_about_definition(limit, self._definitions[name], name in newest)
+        self._foreign = foreign
+        await self._register(newest)
+
+    def _warn_about_definition(self, limit: Limit, own: Limit, is_newest: bool) -> None:
+        if is_newest:
+            effect = "this worker started last and registers its own"
+        elif get_kind(limit) is get_kind(own):
+            effect = "it applies to this worker too"
+        else:
+            effect = "this worker starts none of its jobs"
+        self._logger.warning(
+            "limit %r is %s in another version of the app, and %s here: %s",
+            own.name,
+            limit,
+            own,
+            effect,
+        )
 
     # Waiting
 
