@@ -130,16 +130,14 @@ async def test_sessions_that_rent_slots_of_a_lowered_limit_at_the_same_time_do_n
     assert len(sql.run(RENTED)) == 5
 
 
-def test_slots_of_a_lowered_limit_are_rented_at_most_up_to_it_by_stale_statements(
+def test_a_lowered_limit_holds_while_many_sessions_rent_and_return_its_slots(
     database, session, run, sql
 ):
-    """Statements that began earlier rent slots that were free at their start."""
     define(run, ConcurrencyLimit(8, name="api"))
     enter(run, "a", "b", "c")
     rented = run(rent_slots("api", "a", 8))
     run_plan_sync(session, plan_set_slots("api", 4, session.schemas))
     run(return_slots(rented[:3] + rented[4:6]))
-    random = Random(1)
 
     with ThreadPoolExecutor(8) as threads, ExitStack() as stack:
         sessions = [stack.enter_context(open_session(database)) for _ in range(8)]
@@ -151,10 +149,8 @@ def test_slots_of_a_lowered_limit_are_rented_at_most_up_to_it_by_stale_statement
                 if choice.random() < 0.9:
                     mine.run(return_slots(slots))
 
-        done = [
-            threads.submit(rent_and_return, each, random.random()) for each in sessions
-        ]
-        peaks = []
+        done = [threads.submit(rent_and_return, each, seed) for seed, each in enumerate(sessions)]
+        peaks = [len(sql.run(RENTED))]
         while not all(each.done() for each in done):
             peaks.append(len(sql.run(RENTED)))
         for each in done:
@@ -319,7 +315,7 @@ def test_unused_tokens_are_restored_with_any_format_of_times_and_time_zone(
     settings = {"datestyle": style, "timezone": "Asia/Kolkata", "extra_float_digits": "-15"}
 
     with open_session(database, **settings) as other:
-        taken = other.run(take_tokens("api", 1))
+        taken: Any = other.run(take_tokens("api", 1))
     run(restore_tokens("api", 1, taken.due_at))
 
     assert [run(take_tokens("api", 1)).taken for _ in range(3)] == [1, 1, 0]
@@ -436,13 +432,14 @@ def test_a_limit_of_another_kind_gives_no_permits(session, run):
 
 def test_the_newest_pool_of_a_limit_is_the_one_that_started_last_of_those_that_list_it(run, sql):
     api, stripe = ConcurrencyLimit(1, name="api"), RateLimit(1, per=MINUTE, name="stripe")
-    for pool, limits in (
-        ("old", {"a": [api], "b": [stripe, api]}),
-        ("new", {"a": [api]}),
-        ("dead", {"a": [api]}),
-        ("other", {}),
-    ):
-        run(register_pool(pool, HOUR, {"limits": describe_task_limits(limits)} if limits else {}))
+    pools: dict[str, dict[str, list[Limit]]] = {
+        "old": {"a": [api], "b": [stripe, api]},
+        "new": {"a": [api]},
+        "dead": {"a": [api]},
+    }
+    for pool, limits in pools.items():
+        run(register_pool(pool, HOUR, {"limits": describe_task_limits(limits)}))
+    enter(run, "other")
     sql.run("update :ext_schema.pools set swept_at = now() where id = 'dead'")
 
     def find(pool: str) -> Any:

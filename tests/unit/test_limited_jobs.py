@@ -1,7 +1,7 @@
 """LimitedJobs: which group of tasks claims a job for a worker, and when permits are given back."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +94,7 @@ class FakeLimitedClaimer:
         self.paused_tasks: Sequence[str] = ()
         self.has_dynamic_flags = False
         self.error: Exception | None = None
+        self.may_start_limited: Callable[[], bool] = lambda: False
         self._clock = clock
 
     def build_fetcher(self) -> Any:

@@ -699,8 +699,8 @@ class LimitedJobs:
         if not self._once or self._is_stopped:
             return False
         now, seconds = time.monotonic(), self._timings.once_wait_seconds
-        return (
-            self._must_search or any(each.may_start_within(seconds, now) for each in self._groups)
+        return self._must_search or any(
+            each.may_start_within(seconds, now) for each in self._groups
         )
 
     def _answer_asking(self) -> None:

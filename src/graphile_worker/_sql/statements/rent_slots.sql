@@ -2,10 +2,10 @@
 -- numbers of the slots and of the rentals. Each slot is a row, so nothing is counted that another
 -- session may change. Slots that another session rents at this moment are skipped.
 --
--- After a limit of 20 was lowered to 5, slots above 5 may be rented. Then slot s is rented only if at
--- most 5 - s slots above it are. So there are never more than 5, also if statements run at the same
--- time: up to the highest slot that was rented since the change there are no more slots than its
--- number, and those above it are older and only become fewer.
+-- After a limit of 20 was lowered to 5, slots above 5 may still be rented. Then slot s is rented only
+-- if at most 5 - s slots above it are. This holds for statements that run at the same time too. Let s
+-- be the highest slot that was rented since the change. Up to s, at most s slots are rented. Those
+-- above s are older and only become fewer, so they are still at most 5 - s.
 with highest as (
   select
     case
