@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from graphile_worker._sql.plans.limits import (
 )
 from graphile_worker._sql.queries.limits import (
     create_limit_rows,
+    describe_task_limits,
+    find_newest_limits,
     find_ready_tasks,
     free_dead_slots,
     register_limits,
@@ -76,6 +79,84 @@ def test_a_slot_is_rented_by_one_pool_and_no_more_slots_than_the_limit_has(run):
 
     assert [(each.number, each.pool_id) for each in rented] == [(1, "a"), (2, "a"), (3, "b")]
     assert run(rent_slots("api", "a", 1)) == []
+
+
+def test_after_a_limit_was_lowered_no_slot_is_rented_until_fewer_are_in_use(session, run):
+    define(run, ConcurrencyLimit(20, name="api"))
+    enter(run, "a", "b")
+    rented = run(rent_slots("api", "a", 20))
+    run_plan_sync(session, plan_set_slots("api", 5, session.schemas))
+
+    # Any 15 of them end: lower ones, higher ones and those in between.
+    run(return_slots(rented[:3] + rented[6:14] + rented[16:]))
+    assert run(rent_slots("api", "b", 20)) == []
+    run(return_slots(rented[3:4]))
+
+    assert len(run(rent_slots("api", "b", 20))) == 1
+    assert run(rent_slots("api", "b", 20)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_many_slots_are_rented_as_a_lowered_limit_allows(session, run, sql, seed):
+    random = Random(seed)
+    define(run, ConcurrencyLimit(20, name="api"))
+    enter(run, "a", "b")
+    rented = run(rent_slots("api", "a", 20))
+    run_plan_sync(session, plan_set_slots("api", 8, session.schemas))
+    ended = random.sample(rented, random.randint(0, 20))
+    run(return_slots(ended))
+
+    run(rent_slots("api", "b", 3))
+    run(rent_slots("api", "b", 20))
+
+    assert len(sql.run(RENTED)) == max(20 - len(ended), 8)
+
+
+async def test_sessions_that_rent_slots_of_a_lowered_limit_at_the_same_time_do_not_exceed_it(
+    database, session, run, sql
+):
+    define(run, ConcurrencyLimit(20, name="api"))
+    enter(run, "a", "b", "c")
+    rented = run(rent_slots("api", "a", 20))
+    run_plan_sync(session, plan_set_slots("api", 5, session.schemas))
+    # Slots 18 to 20 are in use, so 2 more jobs may run, although 5 slots are free.
+    run(return_slots(rented[:17]))
+
+    with open_session(database) as late, session.transaction() as first:
+        [one] = first.run(rent_slots("api", "b", 1))
+        others = late.run(rent_slots("api", "c", 5))
+
+    assert [one.number, *(each.number for each in others)] == [1, 2]
+    assert len(sql.run(RENTED)) == 5
+
+
+def test_a_lowered_limit_holds_while_many_sessions_rent_and_return_its_slots(
+    database, session, run, sql
+):
+    define(run, ConcurrencyLimit(8, name="api"))
+    enter(run, "a", "b", "c")
+    rented = run(rent_slots("api", "a", 8))
+    run_plan_sync(session, plan_set_slots("api", 4, session.schemas))
+    run(return_slots(rented[:3] + rented[4:6]))
+
+    with ThreadPoolExecutor(8) as threads, ExitStack() as stack:
+        sessions = [stack.enter_context(open_session(database)) for _ in range(8)]
+
+        def rent_and_return(mine: Any, seed: int) -> None:
+            choice = Random(seed)
+            for _ in range(50):
+                slots = mine.run(rent_slots("api", "b", choice.randint(1, 3)))
+                if choice.random() < 0.9:
+                    mine.run(return_slots(slots))
+
+        done = [threads.submit(rent_and_return, each, seed) for seed, each in enumerate(sessions)]
+        peaks = [len(sql.run(RENTED))]
+        while not all(each.done() for each in done):
+            peaks.append(len(sql.run(RENTED)))
+        for each in done:
+            each.result()
+
+    assert max(peaks) <= 4
 
 
 def test_slots_that_another_session_rents_at_this_moment_are_skipped(database, session, run):
@@ -225,6 +306,21 @@ def test_unused_tokens_are_restored_unless_another_pool_took_tokens_since(run, s
     assert run(take_tokens("api", 1)).taken == 0
 
 
+@pytest.mark.parametrize("style", ["SQL,DMY", "Postgres,DMY", "German"])
+def test_unused_tokens_are_restored_with_any_format_of_times_and_time_zone(
+    database, run, sql, style
+):
+    define(run, RateLimit(60, per=MINUTE, burst=2, name="api"))
+    # Behind a pooler, the next statement may run in a session with other settings.
+    settings = {"datestyle": style, "timezone": "Asia/Kolkata", "extra_float_digits": "-15"}
+
+    with open_session(database, **settings) as other:
+        taken: Any = other.run(take_tokens("api", 1))
+    run(restore_tokens("api", 1, taken.due_at))
+
+    assert [run(take_tokens("api", 1)).taken for _ in range(3)] == [1, 1, 0]
+
+
 def test_only_another_pool_is_asked_to_share_slots_and_only_once(run):
     define(run, ConcurrencyLimit(1, name="api"))
     run(want_slot("api", "hungry"))
@@ -332,6 +428,29 @@ def test_a_limit_of_another_kind_gives_no_permits(session, run):
     assert run(take_tokens("api", 1)).taken == 1
     (state,) = run_plan_sync(session, plan_list_limits(session.schemas))
     assert state.seconds_until_next
+
+
+def test_the_newest_pool_of_a_limit_is_the_one_that_started_last_of_those_that_list_it(run, sql):
+    api, stripe = ConcurrencyLimit(1, name="api"), RateLimit(1, per=MINUTE, name="stripe")
+    pools: dict[str, dict[str, list[Limit]]] = {
+        "old": {"a": [api], "b": [stripe, api]},
+        "new": {"a": [api]},
+        "dead": {"a": [api]},
+    }
+    for pool, limits in pools.items():
+        run(register_pool(pool, HOUR, {"limits": describe_task_limits(limits)}))
+    enter(run, "other")
+    sql.run("update :ext_schema.pools set swept_at = now() where id = 'dead'")
+
+    def find(pool: str) -> Any:
+        return run(find_newest_limits(["api", "stripe"], [pool]))
+
+    assert {pool: find(pool) for pool in ("old", "new", "dead", "other")} == {
+        "old": ["stripe"],
+        "new": ["api"],
+        "dead": [],
+        "other": [],
+    }
 
 
 def test_tasks_with_a_ready_job_are_found_at_any_priority(pool, sql):

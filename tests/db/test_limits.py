@@ -25,8 +25,12 @@ from graphile_worker import (
 )
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._sql.plans.limits import plan_set_slots
-from graphile_worker._sql.queries.limits import free_dead_slots, register_limits
-from graphile_worker._sql.queries.workers import recover_jobs
+from graphile_worker._sql.queries.limits import (
+    describe_task_limits,
+    free_dead_slots,
+    register_limits,
+)
+from graphile_worker._sql.queries.workers import recover_jobs, register_pool
 from graphile_worker._worker.limited_jobs import LimitTimings
 from graphile_worker._worker.permits import PermitTimings
 from graphile_worker._worker_config import WorkerTimings
@@ -209,6 +213,46 @@ async def test_a_limit_that_a_person_changes_takes_effect_while_workers_run(
     assert gauge.peak <= 2
 
 
+async def test_after_a_limit_is_lowered_no_job_starts_until_enough_have_ended(
+    app: App, start, sql, gauge, database
+):
+    may_end: list[asyncio.Event] = []
+    may_all_end = False
+
+    @app.task(limit=ConcurrencyLimit(8))
+    async def work() -> None:
+        event = asyncio.Event()
+        may_end.append(event)
+        async with gauge.count():
+            if not may_all_end:
+                await event.wait()
+
+    timings = WorkerTimings(limits=LimitTimings(watch_interval_seconds=0.05))
+    await app.aadd_jobs([JobSpec("work")] * 20)
+    for _ in range(2):
+        await start(app, concurrency=5, timings=timings)
+    await wait_until(lambda: gauge.running == 8)
+    with open_session(database) as session:
+        run_plan_sync(session, plan_set_slots("work", 3, session.schemas))
+    await asyncio.sleep(0.2)
+
+    # All jobs of the slots up to 3 are among those that started first.
+    for event in may_end[:5]:
+        event.set()
+    await wait_until(lambda: gauge.ended == 5)
+    await asyncio.sleep(0.7)
+    assert (gauge.running, len(may_end)) == (3, 8)
+
+    may_end[5].set()
+    await wait_until(lambda: len(may_end) == 9)
+    await asyncio.sleep(0.7)
+    assert gauge.running == 3
+    may_all_end = True
+    for event in may_end:
+        event.set()
+    await wait_until(lambda: sql.run(JOBS) == [(0,)])
+
+
 async def test_a_worker_starts_no_job_of_a_limit_that_another_version_of_the_app_made_a_rate_limit(
     app: App, start, sql, gauge, database
 ):
@@ -221,15 +265,18 @@ async def test_a_worker_starts_no_job_of_a_limit_that_another_version_of_the_app
     await app.aadd_jobs([JobSpec("work")] * 2000)
     await start(app, concurrency=2, timings=timings)
     await wait_until(lambda: gauge.ended > 10)
+    rate = RateLimit(1, per=timedelta(hours=1), name="api")
     with open_session(database) as session:
-        session.run(register_limits([RateLimit(1, per=timedelta(hours=1), name="api")]))
+        details = {"limits": describe_task_limits({"work": [rate]})}
+        session.run(register_pool("newer", timedelta(hours=1), details))
+        session.run(register_limits([rate]))
 
     await wait_until(lambda: sql.run(FREE_SLOTS) == [(2, 2)])
 
     assert sql.value(JOBS) > 0
     ended = gauge.ended
-    with open_session(database) as session:
-        session.run(register_limits([ConcurrencyLimit(2, name="api")]))
+    # When the other worker has stopped, this one registers its limit again.
+    sql.run("delete from :ext_schema.pools where id = 'newer'")
     await wait_until(lambda: gauge.ended > ended)
 
 

@@ -74,7 +74,7 @@ JOBS: dict[str, tuple[object, ...]] = {
         '[{"identifier": "task", "unique_key": "x", "unique_for": "1 s", "delay": 1}]',
         None,
     ),
-    "restore_tokens": ("x", 1, "2024-02-29 04:30Z"),
+    "restore_tokens": ("x", 1, "1709181000.000001"),
     "write_pause": ("task", "x", "x", "x", 1, False),
     "write_sample": ("queue", "[]", 1, 1),
 }

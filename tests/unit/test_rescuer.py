@@ -43,7 +43,7 @@ class DatabaseOfDeadPools:
             "get_rescue_lock_holders": [RescueLockHolder(4711, "analyst\x1b", "psql", None)],
             "recover_jobs": [],
             "delete_dead_pools": [],
-            "check_limits": LimitAccess(exists=True, can_read=True, can_write=True),
+            "check_limits": LimitAccess(can_read=True, can_write=True),
         }
 
     async def run(self, query: Query[Any]) -> Any:

@@ -124,9 +124,6 @@ class Claimer:
         # Ids to check once, because a server that lost commits may show their jobs as locked.
         self._orphaned_pool_ids: set[str] = set()
         self._orphan_check_needed = asyncio.Event()
-        # Empty fetches in a row, and the time of the last one.
-        self._empty_fetches = 0
-        self._last_empty_at = 0.0
         # Upper bound on the batch size after a timed-out fetch.
         self._max_fetch = math.inf
         # Tasks whose jobs are not claimed for now.
@@ -165,7 +162,7 @@ class Claimer:
     async def claim(self, limit: int) -> list[ClaimedJob]:
         """Lock up to `limit` jobs that are ready for this pool."""
         if not self._identifiers or self._are_all_paused:
-            self._fetcher.next_fetch_at = None
+            self._current_fetcher.next_fetch_at = None
             self.was_truncated = False
             if self._lease.can_claim:
                 # The last fetch before the pause may have locked jobs without an answer.
@@ -179,7 +176,7 @@ class Claimer:
             raise
 
     async def _claim(self, limit: int) -> list[ClaimedJob]:
-        await self._delay_after_empty()
+        await self._delay_after_empty(self._current_fetcher)
         self._check_lease()
         self._mark_unconfirmed_claim()
         await self._refresh_task_ids()
@@ -292,15 +289,16 @@ class Claimer:
             self._mark_unconfirmed(self._unconfirmed_claim, self._timings.unconfirmed_claim_seconds)
             self._unconfirmed_claim = None
 
-    async def _delay_after_empty(self) -> None:
-        seconds_left = self._last_empty_at + EMPTY_FETCH_DELAY_SECONDS - time.monotonic()
-        if self._empty_fetches >= EMPTY_FETCHES_BEFORE_DELAY and seconds_left > 0:
+    async def _delay_after_empty(self, fetcher: JobFetcher) -> None:
+        seconds_left = fetcher.last_empty_at + EMPTY_FETCH_DELAY_SECONDS - time.monotonic()
+        if fetcher.empty_fetches >= EMPTY_FETCHES_BEFORE_DELAY and seconds_left > 0:
             await asyncio.sleep(seconds_left)
 
     def _count_empty_fetches(self, claimed_jobs: list[ClaimedJob]) -> None:
-        self._empty_fetches = 0 if claimed_jobs else self._empty_fetches + 1
+        fetcher = self._current_fetcher
+        fetcher.empty_fetches = 0 if claimed_jobs else fetcher.empty_fetches + 1
         if not claimed_jobs:
-            self._last_empty_at = time.monotonic()
+            fetcher.last_empty_at = time.monotonic()
 
     async def _fetch_limited(self, pool_id: str, limit: int, **options: Any) -> list[ClaimedJob]:
         """Fetch up to `limit` jobs, or fewer after a fetch that timed out."""
@@ -323,8 +321,13 @@ class Claimer:
             self._max_fetch *= 2
         return claimed_jobs
 
+    @property
+    def _current_fetcher(self) -> JobFetcher:
+        """Return the fetcher of the claim that is under way."""
+        return self._fetcher
+
     async def _fetch(self, pool_id: str, **options: Any) -> list[ClaimedJob]:
-        return await self._fetcher.fetch(pool_id, self._get_active_task_ids(), **options)
+        return await self._current_fetcher.fetch(pool_id, self._get_active_task_ids(), **options)
 
     @property
     def _are_all_paused(self) -> bool:

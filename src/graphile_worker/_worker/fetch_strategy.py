@@ -69,6 +69,9 @@ class JobFetcher:
     ) -> None:
         self.has_indexes = False
         self.next_fetch_at: float | None = None
+        # Empty fetches in a row, and the time of the last one.
+        self.empty_fetches = 0
+        self.last_empty_at = 0.0
         self._db = database
         self._claimed_jobs = claimed_jobs
         self._preferred = FetchStrategy.PLAIN

@@ -26,7 +26,7 @@ class LimitedClaimer(Claimer):
         self._turn = asyncio.Lock()
         self._chosen: tuple[JobFetcher, frozenset[str]] | None = None
         # Set by LimitedJobs: called when a job ended or was released, whether limited jobs may be
-        # ready, and under which ids this pool rents slots.
+        # ready for a pool that runs once, and under which ids this pool rents slots.
         self.on_forgotten: Callable[[ClaimedJob], None] = lambda claimed: None
         self.may_start_limited: Callable[[], bool] = lambda: False
         self.get_slot_pool_ids: Callable[[], set[str]] = set
@@ -48,6 +48,8 @@ class LimitedClaimer(Claimer):
         return super().pool_ids_in_use | self.get_slot_pool_ids()
 
     async def claim(self, limit: int) -> list[ClaimedJob]:
+        # Outside the lock, so that the other claims are not delayed.
+        await self._delay_after_empty(self._fetcher)
         async with self._turn:
             return await super().claim(limit)
 
@@ -55,6 +57,7 @@ class LimitedClaimer(Claimer):
         self, fetcher: JobFetcher, tasks: frozenset[str], limit: int
     ) -> list[ClaimedJob]:
         """Lock up to `limit` jobs of these tasks."""
+        await self._delay_after_empty(fetcher)
         async with self._turn:
             with self._choose(fetcher, tasks):
                 return await super().claim(limit)
@@ -88,12 +91,13 @@ class LimitedClaimer(Claimer):
         finally:
             self._chosen = None
 
+    @property
+    def _current_fetcher(self) -> JobFetcher:
+        return self._fetcher if self._chosen is None else self._chosen[0]
+
     async def _fetch(self, pool_id: str, **options: Any) -> list[ClaimedJob]:
-        if self._chosen is None:
-            return await super()._fetch(pool_id, **options)
-        fetcher, _ = self._chosen
-        fetcher.has_indexes = self._fetcher.has_indexes
-        return await fetcher.fetch(pool_id, self._get_active_task_ids(), **options)
+        self._current_fetcher.has_indexes = self._fetcher.has_indexes
+        return await super()._fetch(pool_id, **options)
 
     @property
     def _are_all_paused(self) -> bool:

@@ -1,7 +1,6 @@
 """LimitedJobs: starts jobs of tasks with limits, each with a permit of each of its limits."""
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from graphile_worker._sql.queries.limits import (
     LimitKind,
     RentedSlot,
     create_limit_rows,
+    find_newest_limits,
     free_dead_slots,
     get_kind,
     get_rented_slots,
@@ -34,6 +34,7 @@ from graphile_worker._worker.permits import (
     Permits,
     PermitTimings,
     Slots,
+    Token,
     Tokens,
     build_permits,
 )
@@ -98,6 +99,11 @@ class Group:
         return min(each.free_count for each in self.permits)
 
     @property
+    def startable_count(self) -> int:
+        """Return how many claimed jobs may start now."""
+        return min(len(self.next), self.free_permits) if self.next else 0
+
+    @property
     def retry_at(self) -> float:
         return max(self._failed_until, *(each.retry_at for each in self.permits))
 
@@ -125,7 +131,7 @@ class Group:
     def count_ahead(self, timings: LimitTimings) -> int:
         """Return how many jobs to claim for the slots of running ones, if jobs are short.
 
-        None with a rate limit, whose tokens do not become free when a job ends.
+        0 with a rate limit, whose tokens do not become free when a job ends.
         """
         mean = self._mean_seconds
         if mean is None or mean > timings.short_job_seconds or time.monotonic() < self._ahead_from:
@@ -205,6 +211,9 @@ class LimitedJobs:
             for tasks, permits in _group_tasks(limits, self._permits)
         ]
         self._group_of = {task: group for group in self._groups for task in group.tasks}
+        # The groups in the order in which they start jobs: first the one whose last start is the
+        # longest ago.
+        self._turns = list(self._groups)
         self._starts: dict[int, Start] = {}
         self._changed = asyncio.Event()
         self._is_stopped = False
@@ -221,16 +230,20 @@ class LimitedJobs:
         self._failures = 0
         # From an error until all that failed has succeeded.
         self.is_failing = False
-        self._foreign_kinds: set[str] = set()
+        # Limits that another version of the app has registered since, about which it warned.
+        self._foreign: dict[str, Limit] = {}
         claimer.on_forgotten = self._on_forgotten
         claimer.may_start_limited = lambda: self._is_unfinished
         claimer.get_slot_pool_ids = lambda: {slot.pool_id for slot in self._list_rented()}
 
     async def register(self) -> None:
         """Write the definitions of the app, before the first job."""
-        names = sorted(self._definitions)
-        await self._db.run(register_limits(self._definitions[name] for name in names))
-        await self._db.run(create_limit_rows(names))
+        await self._register(sorted(self._definitions))
+
+    async def _register(self, names: list[str]) -> None:
+        if names:
+            await self._db.run(register_limits(self._definitions[name] for name in names))
+            await self._db.run(create_limit_rows(names))
 
     # For the pool
 
@@ -270,7 +283,7 @@ class LimitedJobs:
         """Return a limited job that starts now, with its permits, or None."""
         if self._is_stopped:
             return None
-        for group in self._groups:
+        for group in self._turns:
             if group.next and (claimed := self._start_next(group)) is not None:
                 self._changed.set()
                 return claimed
@@ -318,6 +331,14 @@ class LimitedJobs:
         """Return whether a job has permits of its limits."""
         return id(claimed) in self._starts
 
+    def has_expired(self, claimed: ClaimedJob) -> bool:
+        """Return whether a token of the job has expired since it was taken."""
+        start = self._starts.get(id(claimed))
+        now = time.monotonic()
+        return start is not None and any(
+            isinstance(each, Token) and each.expires_at <= now for each in start.permits
+        )
+
     def put_back(self, claimed: ClaimedJob) -> None:
         """Keep a job for another worker, because the one that took it cannot run it."""
         start = self._starts.pop(id(claimed))
@@ -331,7 +352,7 @@ class LimitedJobs:
         """Claim jobs until stopped, then return all slots as their jobs end."""
         while not self._is_stopped or self._is_holding:
             try:
-                await self._step()
+                await self.step_once()
             except Exception as error:
                 pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
@@ -346,12 +367,14 @@ class LimitedJobs:
             self._answer_asking()
             await self._wait()
 
-    async def _step(self) -> None:
+    async def step_once(self) -> None:
+        """Claim jobs for workers that need one, after the reads and returns that are due."""
         now = time.monotonic()
         if self._must_reconcile:
             await self._reconcile()
         if now >= self._watch_at:
             await self._watch()
+            self._forget_failures(now)
         await self._release_waiting()
         self._return_idle(now)
         await self._return_slots()
@@ -360,11 +383,13 @@ class LimitedJobs:
         if now >= self._poll_at:
             self._poll_at = now + self._poll_seconds
             self._must_search = True
-        self._must_search |= any(now >= group.search_at for group in self._groups)
+        for group in self._groups:
+            if now >= group.search_at:
+                group.search_at = float("inf")
+                self._must_search = True
         if self._must_search and now >= self._search_at and (self._demand or self._once):
             await self._search()
-        # In another order each time, so that no group is always the last one.
-        for group in random.sample(self._groups, len(self._groups)):
+        for group in list(self._turns):
             await self._serve_unless_paused(group)
         await self._return_slots()
         # A busy worker requests it again, if there was no job.
@@ -415,6 +440,15 @@ class LimitedJobs:
         if self._once and not self._is_stopped and not can_retry:
             self._source.fail(error)
 
+    def _forget_failures(self, now: float) -> None:
+        """Report no failure of a claim for longer, if no worker needs another claim.
+
+        The database has answered since. The next claim shows whether the cause has gone.
+        """
+        for group in self._groups:
+            if not self._demand and not group.is_paused(now):
+                group.failures = 0
+
     def _report_recovery(self) -> None:
         if self.is_failing and not any(group.failures for group in self._groups):
             self.is_failing = False
@@ -426,11 +460,13 @@ class LimitedJobs:
 
         Returns whether the database has answered.
         """
-        workers = self._demand
+        if not (group.may_have_more or group.next):
+            return False
+        workers = self._count_workers_for(group)
         ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
         # Not one by one, while jobs are short.
         is_low = 2 * len(group.next) <= ahead
-        if not (group.may_have_more or group.next) or not (workers or (ahead and is_low)):
+        if not workers and not (ahead and is_low):
             return False
         has_answer = False
         if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
@@ -438,7 +474,8 @@ class LimitedJobs:
             has_answer = True
             self._deliver(group)
         group.record_permits(is_needed=workers > 0)
-        limit = min(self._demand, group.free_permits) + ahead - len(group.next)
+        workers = self._count_workers_for(group)
+        limit = min(workers, group.free_permits) + ahead - len(group.next)
         if limit <= 0 or not group.may_have_more:
             return has_answer
         wakes = self._wakes
@@ -452,8 +489,7 @@ class LimitedJobs:
         if group.fetcher.next_fetch_at is not None:
             group.search_at = group.fetcher.next_fetch_at
         if not claimed_jobs:
-            for each in group.permits:
-                await each.reduce(len(group.next))
+            await self._give_back_unused(group)
         return True
 
     async def _acquire(self, group: Group, count: int) -> None:
@@ -470,6 +506,12 @@ class LimitedJobs:
             if isinstance(each, Tokens):
                 await each.reduce(count)
 
+    async def _give_back_unused(self, group: Group) -> None:
+        """Give back the permits of a group for which no job is claimed."""
+        for permits in group.permits:
+            claimed = sum(len(each.next) for each in self._groups if permits in each.permits)
+            await permits.reduce(claimed)
+
     def _deliver(self, group: Group) -> None:
         """Start jobs on workers that wait for one."""
         while group.next and self._source.waiting_count:
@@ -485,6 +527,8 @@ class LimitedJobs:
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
         group.running += 1
         self._is_requested = False
+        self._turns.remove(group)
+        self._turns.append(group)
         return claimed
 
     def _free_permits(self, start: Start) -> None:
@@ -523,8 +567,12 @@ class LimitedJobs:
             group.next = deque(each for each in group.next if id(each) not in late_ids)
             group.stop_ahead()
             group.may_have_more = True
-            for each in late:
-                await self._source.release(each)
+            try:
+                # Before the release, after which another pool may take tokens.
+                await self._give_back_unused(group)
+            finally:
+                for each in late:
+                    await self._source.release(each)
 
     # Slots
 
@@ -547,10 +595,10 @@ class LimitedJobs:
                 each.return_idle(now)
 
     async def _return_slots(self) -> None:
-        returning = [slot for each in self._slots for slot in each.returning]
+        returning = {slot for each in self._slots for slot in each.returning}
         if not returning:
             return
-        await self._db.run(return_slots(returning))
+        await self._db.run(return_slots(sorted(returning)))
         for each in self._slots:
             each.returning = [slot for slot in each.returning if slot not in returning]
 
@@ -574,30 +622,48 @@ class LimitedJobs:
             await self.register()
         for each in limits:
             permits = self._permits[each.name]
-            self._warn_about_kind(each.name, each.kind)
             if isinstance(permits, Slots):
                 # A rate limit of this name has no slots, so this pool returns those that it rents.
-                amount = each.amount if each.kind is LimitKind.CONCURRENCY else 0
-                if amount > permits.amount:
-                    permits.retry_at = 0.0
-                permits.amount = amount
+                permits.set_amount(each.amount if each.kind is LimitKind.CONCURRENCY else 0)
                 if each.is_wanted:
                     permits.share()
+        await self._compare_definitions({each.name: each.defined for each in limits})
         if self._slots:
             await self._db.run(free_dead_slots())
             await self._reconcile()
 
-    def _warn_about_kind(self, name: str, kind: LimitKind) -> None:
-        if kind is get_kind(self._definitions[name]):
-            self._foreign_kinds.discard(name)
-        elif name not in self._foreign_kinds:
-            self._foreign_kinds.add(name)
-            self._logger.warning(
-                "limit %r is a %s limit now, defined by another version of the app: this worker "
-                "starts none of its jobs",
-                name,
-                kind,
-            )
+    async def _compare_definitions(self, defined: Mapping[str, Limit]) -> None:
+        """Register limits that another version of the app defined since, if this pool is newer.
+
+        The workers that started last define a limit. An older one may restart meanwhile.
+        """
+        foreign = {
+            name: limit for name, limit in defined.items() if limit != self._definitions[name]
+        }
+        newest: list[str] = []
+        if foreign and not self._is_stopped:
+            query = find_newest_limits(sorted(foreign), sorted(self._lease.pool_ids))
+            newest = await self._db.run(query)
+        for name, limit in foreign.items():
+            if self._foreign.get(name) != limit:
+                self._warn_about_definition(limit, self._definitions[name], name in newest)
+        self._foreign = foreign
+        await self._register(newest)
+
+    def _warn_about_definition(self, limit: Limit, own: Limit, is_newest: bool) -> None:
+        if is_newest:
+            effect = "this worker started last and registers its own"
+        elif get_kind(limit) is get_kind(own):
+            effect = "it applies to this worker too"
+        else:
+            effect = "this worker starts none of its jobs"
+        self._logger.warning(
+            "limit %r is %s in another version of the app, and %s here: %s",
+            own.name,
+            limit,
+            own,
+            effect,
+        )
 
     # Waiting
 
@@ -605,6 +671,17 @@ class LimitedJobs:
     def _demand(self) -> int:
         """Return how many workers could start a limited job now."""
         return self._source.waiting_count + len(self._asking) + self._is_requested
+
+    def _count_workers_for(self, group: Group) -> int:
+        """Return how many workers are left for a group, after those before it in turn.
+
+        Otherwise each group would claim a job for the same worker, and its permit would be lost.
+        """
+        demand = self._demand
+        if not demand:
+            return 0
+        before = self._turns[: self._turns.index(group)]
+        return max(0, demand - sum(each.startable_count for each in before))
 
     @property
     def _may_start(self) -> bool:
@@ -619,13 +696,16 @@ class LimitedJobs:
     @property
     def _is_unfinished(self) -> bool:
         """Return whether a pool that runs once must go on: jobs may be ready that may start now."""
+        if not self._once or self._is_stopped:
+            return False
         now, seconds = time.monotonic(), self._timings.once_wait_seconds
-        return not self._is_stopped and (
-            self._must_search or any(each.may_start_within(seconds, now) for each in self._groups)
+        return self._must_search or any(
+            each.may_start_within(seconds, now) for each in self._groups
         )
 
     def _answer_asking(self) -> None:
-        for asking in self._asking:
+        answered, self._asking = self._asking, []
+        for asking in answered:
             if not asking.done():
                 asking.set_result(None)
 
@@ -647,7 +727,7 @@ class LimitedJobs:
                 times.append(group.search_at)
                 if group.next:
                     times.append(group.next[0].claimed_at + timings.max_waiting_seconds)
-                if group.may_have_more and self._demand:
+                if group.may_have_more and self._count_workers_for(group):
                     times.append(group.retry_at)
         idle = [since for each in self._slots if (since := each.idle_since) is not None]
         times += [since + timings.permits.idle_slot_seconds for since in idle]
@@ -675,9 +755,17 @@ class LimitedSeat:
     async def wait(self, worker_id: str) -> ClaimedJob | None:
         """Wait for a job. Return None if the source is closed."""
         seat = self._seat
-        waiting = self.wait_for_job(worker_id) if seat is None else seat.wait(worker_id)
-        self._claimed = await waiting
-        return self._claimed
+        if seat is None:
+            self._claimed = await self.wait_for_job(worker_id)
+            return self._claimed
+        while (claimed := await seat.wait(worker_id)) is not None:
+            # It may have waited for a slot of the process.
+            if not self._jobs.has_expired(claimed):
+                break
+            seat.leave()
+            await self.release(claimed)
+        self._claimed = claimed
+        return claimed
 
     def leave(self) -> None:
         """Free what the last job needed to run."""

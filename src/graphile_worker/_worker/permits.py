@@ -54,7 +54,6 @@ class Permits(ABC):
 
     def __init__(self, limit: Limit, database: QueryRunner, lease: Lease, timings: PermitTimings):
         assert limit.name is not None
-        self.limit = limit
         self.name = limit.name
         # When to ask for permits again, after none was free.
         self.retry_at = 0.0
@@ -86,8 +85,6 @@ class Slots(Permits):
     A slot stays rented while it has a next job. Then it is used again without a write.
     """
 
-    limit: ConcurrencyLimit
-
     def __init__(
         self,
         limit: ConcurrencyLimit,
@@ -103,6 +100,8 @@ class Slots(Permits):
         self.returning: list[RentedSlot] = []
         # Slots to return as soon as they have no job, because another pool waits for one.
         self._surplus = 0
+        # Slots to return for the same reason, because the limit was lowered since their rental.
+        self._outdated: set[RentedSlot] = set()
         self._free: deque[tuple[RentedSlot, float]] = deque()
         self._wanted_at = 0.0
         # Tries in a row that rented no slot.
@@ -157,12 +156,27 @@ class Slots(Permits):
             # It was freed meanwhile, because this pool seemed dead.
             return
         self.in_use.discard(slot)
-        if self._surplus > 0:
+        if slot in self._outdated:
+            self._outdated.discard(slot)
+            self.returning.append(slot)
+        elif self._surplus > 0:
             self._surplus -= 1
             self.returning.append(slot)
         else:
             self._free.append((slot, time.monotonic()))
             self._drop_unusable()
+
+    def set_amount(self, amount: int) -> None:
+        """Change the limit. If it is lower, return all slots as their jobs end.
+
+        Too many jobs may run now, which the database knows when it rents the slots again.
+        """
+        if amount > self.amount:
+            self.retry_at = 0.0
+        elif amount < self.amount:
+            self._outdated = set(self.in_use)
+            self.return_all()
+        self.amount = amount
 
     def share(self) -> None:
         """Return half of the slots, as soon as they have no job, to a pool without any."""
@@ -178,7 +192,7 @@ class Slots(Permits):
             self.returning.append(self._free.popleft()[0])
 
     def return_all(self) -> None:
-        """Return all slots without a job, because this pool stops."""
+        """Return all slots without a job."""
         while self._free:
             self.returning.append(self._free.popleft()[0])
 
@@ -190,6 +204,7 @@ class Slots(Permits):
         # They were freed, because this pool seemed dead.
         self._free = deque(each for each in self._free if each[0] in rented)
         self.in_use &= rented
+        self._outdated &= rented
 
     def _delay_retry(self, now: float) -> None:
         timings = self._timings
@@ -253,7 +268,8 @@ class Tokens(Permits):
             # The limit is of another kind now, or deleted.
             self.retry_at = asked_at + self._timings.rent_interval_seconds
             return
-        self._due_at = answer.due_at
+        if answer.due_at is not None:
+            self._due_at = answer.due_at
         token = Token(asked_at + self._timings.token_seconds)
         self._tokens.extend([token] * answer.taken)
         if answer.taken < missing:

@@ -40,8 +40,8 @@ def plan_list_limits(schemas: Schemas) -> Plan[list[LimitState]]:
         schemas: The schemas of the queue.
 
     Returns:
-        A plan for the limits. None if the schema has no table of limits, or this role may not read
-        it.
+        A plan for the limits. It returns none if the schema has no tables of limits, or if this
+        role may not read them.
     """
     try:
         access: LimitAccess = yield check_limits(schemas)

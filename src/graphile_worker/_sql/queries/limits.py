@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.jobs import MICROSECOND, encode_when
-from graphile_worker._sql.query import Query, Row, read_as, read_bool
+from graphile_worker._sql.queries.workers import LIMITS_KEY
+from graphile_worker._sql.query import Query, Row, read_as, read_bool, read_column
 from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import RunAt, parse_timestamp
 from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
@@ -27,9 +28,8 @@ class LimitKind(StrEnum):
 
 
 class LimitAccess(NamedTuple):
-    """Whether the tables of limits exist, whether this role may read and may write to them."""
+    """Whether this role may read the tables of limits and may write to them, if they exist."""
 
-    exists: bool
     can_read: bool
     can_write: bool
 
@@ -52,12 +52,16 @@ class TakenTokens(NamedTuple):
 
 
 class WatchedLimit(NamedTuple):
-    """The values in force of a limit, and whether another pool waits for a slot."""
+    """The values in force of a limit, and whether another pool waits for a slot.
+
+    `defined` has the values of the app that was registered last.
+    """
 
     name: str
     kind: LimitKind
     amount: int
     is_wanted: bool
+    defined: Limit
 
 
 class LimitState(LazyDataclass):
@@ -156,6 +160,11 @@ def watch_limits(
     return Query("watch_limits", (names, pool_ids, rented), _read_watched)
 
 
+def find_newest_limits(names: list[str], pool_ids: list[str]) -> Query[list[str]]:
+    """Find the limits for which this pool is the one that started last, of all that have it."""
+    return Query("find_newest_limits", (names, pool_ids, LIMITS_KEY), read_column)
+
+
 def take_tokens(name: str, count: int) -> Query[TakenTokens | None]:
     """Take tokens of a rate limit. None if the limit does not exist."""
     args = (name, count)
@@ -232,4 +241,7 @@ def _read_state(row: Row) -> LimitState:
 
 
 def _read_watched(rows: Sequence[Row]) -> list[WatchedLimit]:
-    return [WatchedLimit(name, LimitKind(kind), *values) for name, kind, *values in rows]
+    return [
+        WatchedLimit(name, LimitKind(kind), amount, is_wanted, _read_limit(name, kind, *defined))
+        for name, kind, amount, is_wanted, *defined in rows
+    ]

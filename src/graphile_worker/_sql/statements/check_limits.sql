@@ -1,7 +1,6 @@
--- Return whether schema $1, beside schema $2, has the tables of limits, whether this role may read
--- them, and whether it may write to them.
+-- Return whether this role may read the tables of limits in schema $1, beside schema $2, and whether
+-- it may write to them. It may not if they do not exist.
 select
-  pg_catalog.count(*) = 3,
   pg_catalog.count(*) = 3 and pg_catalog.bool_and(tables.can_read),
   pg_catalog.count(*) = 3
     and pg_catalog.bool_and(

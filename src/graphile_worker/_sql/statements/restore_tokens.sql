@@ -1,5 +1,5 @@
 -- Restore $2 unused tokens of rate limit $1, unless tokens were taken since: the next start must still
--- be due at time $3.
+-- be due at time $3, in seconds since 1970.
 update :ext_schema.rates as rates
 set due_at = rates.due_at - limits.spacing * $2::int::float8
 from (
@@ -12,4 +12,4 @@ from (
     and limits.kind = 'rate'
 ) as limits
 where rates.limit_name = $1::text
-  and rates.due_at = $3::text::timestamptz;
+  and extract(epoch from rates.due_at) = $3::text::numeric;

@@ -54,7 +54,7 @@ with locked as (
 )
 select
   available.count,
-  (select taken.due_at::text from taken),
+  (select extract(epoch from taken.due_at)::text from taken),
   greatest(
     0,
     extract(

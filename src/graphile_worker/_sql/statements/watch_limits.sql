@@ -1,5 +1,5 @@
--- Return the kind and the amount in force of limits $1, and whether a pool other than $2 waits for a
--- slot. Only the first pool that asks, and has slots of the limit ($3), gets that answer.
+-- Return the kind and the amount in force of limits $1, whether a pool other than $2 waits for a
+-- slot, and what the app defines. Only the first pool that asks, and has slots of the limit ($3), gets that answer.
 with wanted as (
   update :ext_schema.limits as limits
   set wanted_at = null
@@ -12,6 +12,9 @@ select
   limits.name,
   limits.kind,
   limits.amount,
-  exists (select from wanted where wanted.name = limits.name)
+  exists (select from wanted where wanted.name = limits.name),
+  limits.app_amount,
+  (extract(epoch from limits.app_period) * 1000000::numeric)::bigint,
+  limits.app_burst
 from :ext_schema.limits as limits
 where limits.name = any ($1::text[]);
