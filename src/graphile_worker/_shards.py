@@ -168,6 +168,8 @@ class BaseShards:
         self._clients: dict[str, Any] = {}
         # Those of workers in this process, on connections that the workers close.
         self._worker_clients: dict[str, Any] = {}
+        # Those with which tasks of these workers add jobs.
+        self._task_clients: dict[str, Any] = {}
         self._identities: dict[DatabaseIdentity, str] = {}
         self._identify_at = -math.inf
         # The shard of the task that adds jobs, which then gets those without a key.
@@ -217,20 +219,25 @@ class BaseShards:
         raise NotImplementedError
 
     @contextmanager
-    def _attach_worker(self, name: str, client: BaseClient) -> Iterator[None]:
-        """Use the client of a worker for its shard inside the block."""
-        self._worker_clients[name] = client
+    def _attach_worker(
+        self, name: str, client: BaseClient, task_client: BaseClient
+    ) -> Iterator[None]:
+        """Use the clients of a worker for its shard inside the block: one is for its tasks."""
+        pairs = (self._worker_clients, client), (self._task_clients, task_client)
+        for clients, own in pairs:
+            clients[name] = own
         try:
             yield
         finally:
-            if self._worker_clients.get(name) is client:
-                del self._worker_clients[name]
+            for clients, own in pairs:
+                if clients.get(name) is own:
+                    del clients[name]
 
     def _localize(self, name: str) -> Self:
         """Return the same shards for the tasks of one of them."""
         local = self._derive(type(self))
         local._clients = self._clients
-        local._worker_clients = self._worker_clients
+        local._worker_clients = self._task_clients
         local._identities = self._identities
         local._local = name
         return local
