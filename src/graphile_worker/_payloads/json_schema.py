@@ -173,13 +173,14 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     def build_object(
         self, kind: type, form: ObjectForm, fields: Sequence[tuple[Field, Schema]]
     ) -> Schema:
-        schema: Schema = build_object_schema(
+        listed = build_object_schema(
             {field.key: built for field, built in fields},
             [field.key for field, _ in fields if field.is_required],
         )
         if form == "typed dict":
             # The task receives the other keys, too, while objects of a class ignore them.
-            schema["additionalProperties"] = True
+            listed["additionalProperties"] = True
+        schema: Schema = listed
         if form == "named tuple":
             required = sum(field.is_required for field, _ in fields)
             schema = _unite([schema, _build_tuple_schema([each for _, each in fields], required)])
