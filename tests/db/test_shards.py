@@ -303,7 +303,7 @@ async def test_a_clone_of_a_shard_is_noticed_when_it_is_reachable_again(queue):
                 await shards.add_job("task", conn=unwrap(conn))
 
 
-async def test_a_call_on_a_healthy_shard_does_not_wait_for_one_that_is_away(queue):
+async def test_a_call_on_a_healthy_shard_does_not_wait_for_an_unreachable_one(queue):
     asked, answer = threading.Event(), threading.Event()
     addresses = ["postgresql://127.0.0.1:9/nowhere?connect_timeout=2"]
 
