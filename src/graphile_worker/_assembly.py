@@ -123,14 +123,24 @@ class WorkerComponents:
                 timings=config.timings.lease,
             )
         self.executors = config.shard.executors if config.shard else build_executors(config)
-        self.own_client = Client(databases.adding or databases.own, **common)
+        self.own_client = Client(databases.own, **common)
+        # Only adds of tasks have a time limit. A program may pause a queue or change many jobs, and
+        # that may take longer.
+        self.adding_client = (
+            self.own_client
+            if databases.adding is None
+            else self.own_client._with_database(databases.adding)
+        )
         self.own_sync_client = (
             None if databases.sync_own is None else sync.Client(databases.sync_own, **common)
         )
         # Tasks of one shard add jobs on all of them.
         shard = config.shard
-        self.client = self.own_client if shard is None else shard.shards._localize(shard.name)
-        self.sync_client = (
+        self.client = self.own_client if shard is None else shard.shards
+        self.task_client = (
+            self.adding_client if shard is None else shard.shards._localize(shard.name)
+        )
+        self.sync_task_client = (
             self.own_sync_client if shard is None else shard.sync_shards._localize(shard.name)
         )
 
@@ -193,9 +203,13 @@ async def build_worker(
         components = WorkerComponents(config, databases, once=once)
         stack.push_async_callback(components.close_announcers)
         if (shard := config.shard) is not None:
-            stack.enter_context(shard.shards._attach_worker(shard.name, components.own_client))
+            stack.enter_context(
+                shard.shards._attach_worker(
+                    shard.name, components.own_client, components.adding_client
+                )
+            )
             if (client := components.own_sync_client) is not None:
-                stack.enter_context(shard.sync_shards._attach_worker(shard.name, client))
+                stack.enter_context(shard.sync_shards._attach_worker(shard.name, client, client))
         stack.enter_context(
             log_events(
                 config.hooks, components.logger, components.lease.pool_ids, is_outage=is_outage
@@ -378,9 +392,9 @@ def _build_pool(
         logger=components.logger,
         cancellation=cancellation,
         database=databases.tasks,
-        client=components.client,
+        client=components.task_client,
         sync_database=databases.sync_tasks,
-        sync_client=components.sync_client,
+        sync_client=components.sync_task_client,
         claimed_jobs=claimer.claimed_jobs,
         runaways=runaways,
         progress=components.progress,

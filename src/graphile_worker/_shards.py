@@ -26,6 +26,8 @@ from graphile_worker.jobs import Job, JobSpec, check_text
 from graphile_worker.tasks import TaskRouter
 
 if TYPE_CHECKING:
+    import asyncio
+
     from graphile_worker.crontab import ParsedCronItem
 
 T = TypeVar("T")
@@ -117,6 +119,23 @@ class OnShard(LazyDataclass):
     call: Callable[[Any], Any]
 
 
+class ShardIdentities:
+    """Which database each shard is. Shards and those for their tasks have one in common.
+
+    Attributes:
+        names: Names of the shards that have answered, by their databases.
+        identify_at: When to ask the shards that have not answered again, by `time.monotonic`.
+        has_conflict: Whether two shards were the same database when they were last asked.
+        tasks: Tasks that ask them in the background.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[DatabaseIdentity, str] = {}
+        self.identify_at = -math.inf
+        self.has_conflict = False
+        self.tasks: set[asyncio.Task[None]] = set()
+
+
 # A procedure of several calls, which receives their results.
 Calls = Generator[OnShard, Any, T]
 
@@ -168,8 +187,9 @@ class BaseShards:
         self._clients: dict[str, Any] = {}
         # Those of workers in this process, on connections that the workers close.
         self._worker_clients: dict[str, Any] = {}
-        self._identities: dict[DatabaseIdentity, str] = {}
-        self._identify_at = -math.inf
+        # Those with which tasks of these workers add jobs.
+        self._task_clients: dict[str, Any] = {}
+        self._identities = ShardIdentities()
         # The shard of the task that adds jobs, which then gets those without a key.
         self._local: str | None = None
 
@@ -217,23 +237,32 @@ class BaseShards:
         raise NotImplementedError
 
     @contextmanager
-    def _attach_worker(self, name: str, client: BaseClient) -> Iterator[None]:
-        """Use the client of a worker for its shard inside the block."""
-        self._worker_clients[name] = client
+    def _attach_worker(
+        self, name: str, client: BaseClient, task_client: BaseClient
+    ) -> Iterator[None]:
+        """Use the clients of a worker for its shard inside the block: one is for its tasks."""
+        pairs = (self._worker_clients, client), (self._task_clients, task_client)
+        for clients, own in pairs:
+            clients[name] = own
         try:
             yield
         finally:
-            if self._worker_clients.get(name) is client:
-                del self._worker_clients[name]
+            for clients, own in pairs:
+                if clients.get(name) is own:
+                    del clients[name]
 
     def _localize(self, name: str) -> Self:
         """Return the same shards for the tasks of one of them."""
         local = self._derive(type(self))
         local._clients = self._clients
-        local._worker_clients = self._worker_clients
+        local._worker_clients = self._task_clients
         local._identities = self._identities
         local._local = name
         return local
+
+    def _run_in_background(self, calls: "Calls[None]") -> None:
+        """Run a procedure while the caller continues. Its error is dropped."""
+        raise NotImplementedError
 
     def _derive(self, kind: "type[S]", **options: Any) -> "S":
         """Return shards of another kind or with other options."""
@@ -335,26 +364,34 @@ class BaseShards:
     def _locate(self, conn: object) -> Calls[str]:
         """Return the shard of a caller's connection, by its server and database."""
         identity = yield OnShard(self.names[0], partial(_run_plan, plan_identify(), conn))
-        if identity not in self._identities or (
-            # A server that was cloned has the identity of its clone. So no shard is known for
-            # certain before all have answered.
-            len(self._identities) < len(self.names) and time.monotonic() >= self._identify_at
-        ):
+        known = self._identities
+        name = known.names.get(identity)
+        if name is None or known.has_conflict:
             yield from self._identify_all()
-        if identity not in self._identities:
+            name = known.names.get(identity)
+        elif len(known.names) < len(self.names) and time.monotonic() >= known.identify_at:
+            # A server that was cloned has the identity of its clone. So no shard is known for
+            # certain before all have answered. But the caller's transaction may hold locks, and
+            # must not wait for a shard that it does not need.
+            known.identify_at = time.monotonic() + IDENTIFY_INTERVAL_SECONDS
+            self._run_in_background(self._identify_all())
+        if name is None:
             raise ShardError(
                 f"the connection is to database {identity.name!r} of another server or of none of "
                 f"the shards {', '.join(self.names)}. Connect to a shard, or add the job without "
                 "conn."
             )
-        return self._identities[identity]
+        return name
 
     def _identify_all(self) -> Calls[None]:
         error = None
-        # Set first, so that other calls do not wait for an unreachable shard, too.
-        self._identify_at = time.monotonic() + IDENTIFY_INTERVAL_SECONDS
+        known = self._identities
+        had_conflict = known.has_conflict
+        answered: dict[DatabaseIdentity, str] = {}
+        known.identify_at = time.monotonic() + IDENTIFY_INTERVAL_SECONDS
         for name in self.names:
-            if name in self._identities.values():
+            # A copy, because blocking shards do this in several threads.
+            if not had_conflict and name in list(known.names.values()):
                 continue
             try:
                 identity = yield OnShard(name, partial(_run_plan, plan_identify(), None))
@@ -362,11 +399,16 @@ class BaseShards:
                 # The connection may belong to another shard.
                 error = raised
                 continue
-            if self._identities.setdefault(identity, name) != name:
-                raise ConfigurationError(
-                    f"shards {self._identities[identity]!r} and {name!r} are the same database"
-                )
-        if error is not None and not self._identities:
+            # Another call that found the same conflict may have removed the entry meanwhile.
+            other = known.names.setdefault(identity, answered.setdefault(identity, name))
+            if other != name:
+                # Until the shards differ, every call asks them again and raises.
+                known.has_conflict = True
+                known.names.pop(identity, None)
+                raise ConfigurationError(f"shards {other!r} and {name!r} are the same database")
+        if had_conflict:
+            known.has_conflict = False
+        if error is not None and not known.names:
             raise error
 
     def _add_where_kept(self, spec: JobSpec, client: Any) -> Any:

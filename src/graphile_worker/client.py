@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -69,16 +70,25 @@ class Client(BaseClient):
     """
 
     def _open(self, source: object, *, prepared_statements: bool) -> None:
-        self._db: Database = open_database(
-            source, self._schemas, prepared_statements=prepared_statements
+        self._use_database(
+            open_database(source, self._schemas, prepared_statements=prepared_statements)
         )
-        database, ended_jobs = self._db, self._ended_jobs
+        self._loop_sender: LoopSender | None = None
+
+    def _use_database(self, database: Database) -> None:
+        self._db = database
+        ended_jobs = self._ended_jobs
         # Without a reference to the client: in a cycle, its connections would not be closed as soon
         # as the last reference to it is gone.
         self._waiter = ResultWaiter(
             lambda job_ids: run_plan(database, ended_jobs.plan_find(job_ids))
         )
-        self._loop_sender: LoopSender | None = None
+
+    def _with_database(self, database: Database) -> Self:
+        """Return the same client on other connections. Both share one announcer."""
+        client = copy(self)
+        client._use_database(database)
+        return client
 
     def _build_send(self, source: object, *, prepared_statements: bool) -> "Send":
         if is_conninfo_source(source):

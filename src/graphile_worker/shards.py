@@ -1,6 +1,9 @@
 """Spread jobs over several databases (shards), from async code."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from typing import Any, Self, TypeVar, Unpack
 
@@ -209,6 +212,9 @@ class Shards(BaseShards):
 
     async def close(self) -> None:
         """Close the connections of all shards."""
+        for task in (tasks := list(self._identities.tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         clients, self._clients = self._clients, {}
         for client in clients.values():
             await client.close()
@@ -224,6 +230,17 @@ class Shards(BaseShards):
 
     async def _call(self, step: OnShard) -> Any:
         return await step.call(self._get_client(step.name))
+
+    def _run_in_background(self, calls: Calls[None]) -> None:
+        async def run() -> None:
+            with suppress(Exception):
+                await self._run(calls)
+
+        # In an empty context: the caller's may name a connection for its own calls.
+        tasks = self._identities.tasks
+        task = asyncio.create_task(run(), context=Context())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _add_where_kept(self, spec: JobSpec, client: Client) -> Job | None:
         async def add() -> Job | None:

@@ -1,5 +1,6 @@
 """Add and manage jobs from blocking code, with the names and signatures of `client`."""
 
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -530,6 +531,13 @@ class Shards(BaseShards):
 
     def _run(self, calls: Calls[T]) -> T:
         return drive_sync(calls, self._call)
+
+    def _run_in_background(self, calls: Calls[None]) -> None:
+        def run() -> None:
+            with suppress(Exception):
+                self._run(calls)
+
+        threading.Thread(target=run, name="graphile-worker shards", daemon=True).start()
 
     def _call(self, step: OnShard) -> Any:
         return step.call(self._get_client(step.name))

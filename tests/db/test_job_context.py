@@ -15,12 +15,21 @@ import psycopg_pool
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from graphile_worker import ConfigurationError, JobSpec, Logger, WorkerOptions
+from graphile_worker import (
+    ConfigurationError,
+    JobSpec,
+    Logger,
+    QueueBusy,
+    Shards,
+    WorkerOptions,
+)
 from graphile_worker._db.worker_connections import ConnectionTimings
 from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import JobErrored, JobFinished, JobStarted, JobSucceeded
+from graphile_worker.runner import build_runner
 from tests.support.proxy import CutAfterRequest
 from tests.support.recorder import wait_until
+from tests.support.timings import set_timings
 
 # What Python does: test_statements.py runs each statement on the oldest pair too.
 pytestmark = pytest.mark.single_version
@@ -702,6 +711,33 @@ async def test_adds_that_wait_for_the_transaction_of_a_task_do_not_block_the_wor
         await wait_until(lambda: errors)
         leave.set()
         await recorder.wait_for(JobSucceeded, job_id=held.id)
+
+
+@pytest.mark.parametrize("on", ["own", "pool", "shards"])
+async def test_the_client_of_a_runner_waits_longer_than_adds_of_tasks(recorder, database, on):
+    began, leave = asyncio.Event(), asyncio.Event()
+
+    async def work(payload: object) -> None:
+        began.set()
+        await leave.wait()
+
+    timings = WorkerTimings(connections=ConnectionTimings(query_timeout=timedelta(seconds=1)))
+    async with psycopg_pool.AsyncConnectionPool(database.dsn, max_size=10, open=False) as pool:
+        source: Any = {"own": database.dsn, "pool": pool, "shards": Shards({"a": database.dsn})}[on]
+        options = WorkerOptions(schema=database.schema)
+        runner = build_runner(source, {"work": work}, options=options, hooks=recorder.hooks)
+        await set_timings(runner, timings).start()
+        try:
+            client: Any = runner.client
+            client = client.client("a") if on == "shards" else client
+            await client.add_job("work", queue_name="q")
+            await asyncio.wait_for(began.wait(), 10)
+
+            with pytest.raises(QueueBusy):
+                await client.pause_queue("q", wait=timedelta(seconds=1.5))
+        finally:
+            leave.set()
+            await runner.stop()
 
 
 async def test_query_works_on_the_callers_psycopg_pool(run, database):

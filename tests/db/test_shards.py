@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
@@ -26,6 +27,7 @@ from graphile_worker._shards import IDENTIFY_INTERVAL_SECONDS
 from graphile_worker.events import AddingJobs
 from tests.conftest import TestDatabase
 from tests.support.clients import AsyncWrapper, open_connection, unwrap
+from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
 KEYS = [f"customer-{number}" for number in range(60)]
@@ -74,6 +76,12 @@ async def queue(kind, shard_databases) -> AsyncIterator[Queue]:
     queue = Queue(kind, shard_databases)
     yield queue
     await queue.close()
+
+
+def localize(shards: Any, name: str) -> Any:
+    """The shards of the tasks of one shard."""
+    local = unwrap(shards)._localize(name)
+    return local if unwrap(shards) is shards else AsyncWrapper(local)
 
 
 def find_key(predicate: Callable[[str], bool]) -> str:
@@ -261,8 +269,18 @@ async def test_two_shards_must_be_two_databases(queue):
     dsn = queue.databases["a"].dsn
     shards = Shards({"a": dsn, "b": dsn}, schema=queue.databases["a"].schema)
     async with shards, open_connection("async", queue.databases["a"]) as conn:
-        with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
-            await shards.add_job("task", conn=conn)
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
+                await shards.add_job("task", conn=conn)
+
+
+async def test_every_call_raises_while_two_other_shards_are_one_database(queue):
+    dsns = {name: queue.databases[name].dsn for name in "ab"}
+    shards = queue.open_at({**dsns, "c": dsns["b"]})
+    async with open_connection(queue.kind, queue.databases["a"]) as conn:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="'b' and 'c' are the same database"):
+                await shards.add_job("task", conn=unwrap(conn))
 
 
 async def test_a_clone_of_a_shard_is_noticed_when_it_is_reachable_again(queue):
@@ -275,10 +293,41 @@ async def test_a_clone_of_a_shard_is_noticed_when_it_is_reachable_again(queue):
         addresses["b"] = dsn
         assert (await shards.add_job("task", conn=unwrap(conn))).shard == "a"
 
-        unwrap(shards)._identify_at -= IDENTIFY_INTERVAL_SECONDS
+        unwrap(shards)._identities.identify_at -= IDENTIFY_INTERVAL_SECONDS
+        # This call asks the shards, and does not wait for their answers.
+        assert (await shards.add_job("task", conn=unwrap(conn))).shard == "a"
+        await wait_until(lambda: unwrap(shards)._identities.has_conflict)
 
-        with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
-            await shards.add_job("task", conn=unwrap(conn))
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="'a' and 'b' are the same database"):
+                await shards.add_job("task", conn=unwrap(conn))
+
+
+async def test_a_call_on_a_healthy_shard_does_not_wait_for_an_unreachable_one(queue):
+    asked, answer = threading.Event(), threading.Event()
+    addresses = ["postgresql://127.0.0.1:9/nowhere?connect_timeout=2"]
+
+    def find_address() -> str:
+        if len(addresses) > 1:
+            asked.set()
+            answer.wait(10)
+        return addresses[-1]
+
+    shards = queue.open_at({"a": queue.databases["a"].dsn, "b": find_address})
+    async with open_connection(queue.kind, queue.databases["a"]) as conn:
+        assert (await shards.add_job("task", conn=unwrap(conn))).shard == "a"
+        addresses.append(queue.databases["b"].dsn)
+        identities = unwrap(shards)._identities
+        identities.identify_at -= IDENTIFY_INTERVAL_SECONDS
+        try:
+            # Shards for the tasks of a worker ask once for all.
+            for each in (shards, localize(shards, "a"), localize(shards, "b")):
+                assert (await each.add_job("task", conn=unwrap(conn))).shard == "a"
+            assert await asyncio.to_thread(asked.wait, 10)
+            assert list(identities.names.values()) == ["a"]
+        finally:
+            answer.set()
+        await wait_until(lambda: len(identities.names) == 2)
 
 
 async def test_a_job_id_needs_its_shard(queue):

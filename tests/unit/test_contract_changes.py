@@ -47,6 +47,12 @@ class Row(TypedDict):
     name: NotRequired[str]
 
 
+class LongerRow(TypedDict):
+    id: int
+    name: NotRequired[str]
+    note: NotRequired[str]
+
+
 class FullRow(TypedDict):
     id: int
     name: str
@@ -107,6 +113,9 @@ def keyed(kind: Any, pattern: str = "^x") -> Any:
     """Build a class with a dict whose keys have a pattern."""
     key = Annotated[str, pydantic.Field(pattern=pattern)]
     return pydantic.create_model("Keyed", lines=(dict[key, kind], ...))
+
+
+KEY = Annotated[str, pydantic.Field(pattern="^x")]
 
 
 def holding(kind: Any, extra: Any = "ignore", **defaults: Any) -> Any:
@@ -198,8 +207,20 @@ BREAKING: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (build_value(struct(int)), build_value(struct(str)), "value.width", "only text"),
     (build_value(int | str | list[int]), build_value(int | list[str]), "value[]", "only text"),
     # A class changes that only a pattern or a text contains, or a limit that is compared as text.
-    (build_value(keyed(item(int))), build_value(keyed(item(str))), "value.lines.^x.a", "only text"),
-    (build_value(keyed(int)), build_value(keyed(int, "^y")), "value.lines.^y", "are limited now"),
+    (build_value(keyed(item(int))), build_value(keyed(item(str))), "value.lines.*.a", "only text"),
+    (build_value(keyed(int)), build_value(keyed(int, "^y")), "value.lines{keys}", '"^y" now'),
+    (
+        build_value(holding(dict[str, int])),
+        build_value(holding(dict[KEY, int])),
+        "value.kept{keys}",
+        'pattern="^x" is new',
+    ),
+    (
+        write({"type": "object", "patternProperties": {"^x": {"type": "integer"}}}),
+        write({"type": "object", "patternProperties": {"^y": {"type": "integer"}}}),
+        "^y",
+        "are limited now",
+    ),
     (
         build_value(holding(json_of(item(int)))),
         build_value(holding(json_of(item(str)))),
@@ -227,6 +248,7 @@ BREAKING: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         "cc",
         "only an integer",
     ),
+    (build_value(Row), build_value(LongerRow), "value.note", "only text is accepted now"),
     # A limit beside listed values.
     (build_value(listed()), build_value(listed(low=2)), "value.kept", "the limit ge=2 is new"),
     (write({"enum": [1, "a"]}), write({"enum": [1, "a"], "type": "integer"}), "", '"a" is not'),
@@ -272,7 +294,8 @@ COMPATIBLE: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (build_value(struct(int)), build_value(struct(int | None)), "value.width", "null"),
     (build_value(dict[str, int]), build_value(dict[str, int | str]), "value.*", "text is accepted"),
     (build_value(list[Line]), build_value(tuple[Line, ...]), "", ""),
-    (build_value(keyed(int)), build_value(keyed(float)), "value.lines.^x", "with a fraction"),
+    (build_value(keyed(int)), build_value(keyed(float)), "value.lines.*", "with a fraction"),
+    (build_value(holding(dict[KEY, int])), build_value(holding(dict[str, int])), "", ""),
     (
         write({"type": "object", "patternProperties": {"^c": {"type": "string"}}}),
         write({"type": "object"}),
@@ -285,6 +308,12 @@ COMPATIBLE: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (build_value(listed(low=2)), build_value(listed(low=2)), "", ""),
     (build_value(Meeting), build_value(holding(datetime)), "", ""),
     (build_value(str | date), build_value(date | str), "", ""),
+    # Other spellings of the same values.
+    (build_value(Literal["a"] | None), build_value(Literal["a", None]), "", ""),
+    (build_value(Literal["a", None]), build_value(Literal["a"] | None), "", ""),
+    (build_value(bool), build_value(Literal[True, False]), "", ""),
+    (build_value(Literal[True, False]), build_value(bool), "", ""),
+    (build_value(bool | None), build_value(Literal[True, None, False]), "", ""),
     (
         build(takes_lines, is_batch=True),
         build(takes_free_lines, is_batch=True),

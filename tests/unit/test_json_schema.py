@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -92,6 +92,10 @@ class Even:
 class Lax(pydantic.BaseModel):
     width: int
     at: datetime | None = None
+
+
+class Row(TypedDict):
+    number: int
 
 
 class Tagged(msgspec.Struct, tag="tagged"):
@@ -183,6 +187,22 @@ def test_the_worker_reads_null_as_an_object_and_ignores_the_trace_of_an_item():
         validator = Draft202012Validator(build_schema(document, task.identifier))
         assert (fits_worker(task, payload), validator.is_valid(payload)) == (True, False)
         assert (fits_worker(task, others), validator.is_valid(others)) == (True, True)
+
+
+@pytest.mark.parametrize("limits", [{}, {"min_length": 2}], ids=str)
+def test_the_keys_of_a_dict_of_pydantic_have_the_pattern(limits):
+    key = Annotated[str, pydantic.Field(pattern="^x", **limits)]
+    task, schema = build_schema_of(pydantic.create_model("Keyed", kept=(dict[key, int], ...)))
+
+    for kept in ({}, {"x1": 1}, {"x1": "a"}, {"y1": 1}, {"y1": "a"}, {"x": 1}):
+        payload = {"kept": kept}
+        assert schema.is_valid(payload) == fits_worker(task, payload), kept
+
+
+def test_other_keys_of_a_typed_dict_are_part_of_the_schema():
+    _, schema = build_schema_of(Row)
+
+    assert schema.schema["$defs"]["Row"]["additionalProperties"] is True
 
 
 def test_what_python_writes_fits_the_schema():

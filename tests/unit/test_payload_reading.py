@@ -8,7 +8,7 @@ import subprocess
 import sys
 import typing
 from collections import OrderedDict, deque, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -38,6 +38,7 @@ from hypothesis import strategies as st
 
 from graphile_worker._payloads import Mismatch, build_reader, encode
 from graphile_worker.errors import ConfigurationError, JobSpecError
+from graphile_worker.tasks.signatures import Signature
 
 SECRET = "s3cr3t-canary"
 
@@ -738,7 +739,7 @@ def test_an_unknown_key_is_rejected_if_the_model_forbids_it():
     payload = {"at": UTC_TEXT, "orderItems": [], "more": 1}
 
     assert build_reader(order_model())(payload).items == []
-    assert read_mismatch(order_model(extra="forbid"), payload).path == "more"
+    assert read_mismatch(order_model(extra="forbid"), payload).path == "[...]"
 
 
 @pytest.mark.feature("F116")
@@ -792,6 +793,90 @@ def test_the_error_of_msgspec_becomes_the_mismatch():
 
     assert str(read_mismatch(order, payload)) == "orderItems[0].width: Expected `int`, got `str`"
     assert str(read_mismatch(item, [])) == "Expected `object`, got `array`"
+
+
+def list_quoting_models() -> Iterator[tuple[Any, Any]]:
+    """Models that take the value of `kept`, and values that do not fit."""
+    pydantic = pytest.importorskip("pydantic")
+    cat: Any = pydantic.create_model("Cat", kind=(Literal["cat"], ...))
+    dog: Any = pydantic.create_model("Dog", kind=(Literal["dog"], ...))
+    pet = (cat | dog, pydantic.Field(discriminator="kind"))
+    yield pydantic.create_model("Owner", pet=pet), {"pet": {"kind": SECRET}}
+    yield dict[str, int], {SECRET: "x"}
+    yield dict[int, int], {SECRET: 1}
+    yield dict[str, list[dict[str, int]]], {SECRET: [{SECRET: "x"}]}
+    yield dict[str, int] | int, {SECRET: "x"}
+    yield pydantic.create_model("Strict", __config__={"extra": "forbid"}), {SECRET: 1}
+    yield UUID, SECRET
+    yield pydantic.AnyUrl, SECRET
+    yield pydantic.ImportString, SECRET
+    yield pydantic.Json, SECRET
+    yield pydantic.Json[dict[str, int]], f'{{"{SECRET}": "x"}}'
+    yield Colour, SECRET
+    yield Literal["a"], SECRET
+    yield datetime, SECRET
+
+
+def test_errors_of_pydantic_never_quote_the_payload():
+    pydantic = pytest.importorskip("pydantic")
+    for kind, value in list_quoting_models():
+        model = pydantic.create_model("Model", kept=(kind, ...))
+
+        wrong = read_mismatch(model, {"kept": value})
+
+        assert SECRET not in repr(wrong) + str(wrong), kind
+        assert wrong.path.startswith("kept"), kind
+
+
+def test_the_path_of_an_error_of_pydantic_hides_only_keys_that_are_data():
+    pydantic = pytest.importorskip("pydantic")
+    item = pydantic.create_model("Item", width=(int, ...), size=(int, ...))
+    lines = dict.__class_getitem__((str, array_of(item)))
+    model = pydantic.create_model("Model", lines=(lines, ...))
+
+    wrong = read_mismatch(model, {"lines": {"width": [], SECRET: [{"width": "x", "size": 1}]}})
+    lacking = read_mismatch(model, {"lines": {SECRET: [{"width": 1}]}})
+
+    assert wrong.path == "lines[...][0].width"
+    assert str(lacking) == "lines[...][0].size: Field required"
+
+
+def test_errors_of_msgspec_never_quote_the_payload():
+    msgspec = pytest.importorskip("msgspec")
+    fields: list[Any] = ["a"]
+    first = msgspec.defstruct("First", fields, tag="first")
+    second = msgspec.defstruct("Second", fields, tag="second")
+    strict = msgspec.defstruct("Strict", [], forbid_unknown_fields=True)
+    for kind, value in [
+        (Word, SECRET),
+        (Literal["a"], SECRET),
+        (first | second, {"type": SECRET, "a": 1}),
+        (first, {"type": SECRET, "a": 1}),
+        (strict, {SECRET: 1}),
+        (strict, {f"{SECRET} - at `$.x`": 1}),
+        (dict[str, int], {SECRET: "x"}),
+        (dict[int, int], {SECRET: 1}),
+        (UUID, SECRET),
+        (datetime, SECRET),
+    ]:
+        struct = msgspec.defstruct("Struct", [("kept", kind)])
+
+        wrong = read_mismatch(struct, {"kept": value})
+
+        assert SECRET not in repr(wrong) + str(wrong), kind
+        assert wrong.reason, kind
+
+
+def test_errors_of_other_keys_of_a_task_never_quote_them():
+    def task(**rest: int) -> None: ...
+
+    with pytest.raises(Mismatch) as raised:
+        Signature(task).check_payload({SECRET: "x"})
+    with pytest.raises(JobSpecError) as unencodable:
+        Signature(task).build_payload([], {SECRET: object()})
+
+    assert str(raised.value) == "[...]: expected int, got str"
+    assert SECRET not in str(unencodable.value)
 
 
 def test_a_naive_datetime_in_a_struct_is_rejected():

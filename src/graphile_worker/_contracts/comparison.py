@@ -163,7 +163,7 @@ class _Comparison:
     def _compare_pair(self, pair: _Pair, path: str) -> None:
         old, new = map(json.loads, pair)
         self._compare_alternatives(
-            list(_iter_branches(old, self._old)), list(_iter_branches(new, self._new)), path
+            _list_branches(old, self._old), _list_branches(new, self._new), path
         )
 
     def _compare_alternatives(self, olds: list[Branch], news: list[Branch], path: str) -> None:
@@ -349,6 +349,20 @@ def _find_unchanged(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     while changed := {name for name in same if not same.issuperset(list_references(old[name]))}:
         same -= changed
     return same
+
+
+def _list_branches(schema: Schema, document: Mapping[str, Any]) -> list[Branch]:
+    """Return the alternatives of a schema, with one spelling for null and for any boolean."""
+    branches = list(_iter_branches(schema, document))
+    for kind, values in (("null", [None]), ("boolean", [False, True])):
+        listed = [
+            each for each in branches if each.kind == kind and each.schema.keys() == {"const"}
+        ]
+        if {each.schema["const"] for each in listed} == set(values):
+            first = next(index for index, each in enumerate(branches) if each is listed[0])
+            branches[first] = Branch(kind, {})
+            branches = [each for each in branches if not any(each is other for other in listed)]
+    return branches
 
 
 def _iter_branches(schema: Schema, document: Mapping[str, Any]) -> Iterator[Branch]:

@@ -162,7 +162,7 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     def build_model(self, model: type) -> Schema:
         adapter = sys.modules["pydantic"].TypeAdapter(model)
         schema = adapter.json_schema(ref_template=f"{DEFINITION_PREFIX}{{model}}")
-        schema = _allow_duplicates(schema)
+        schema = _limit_keys(_allow_duplicates(schema))
         return self._adopt(model, schema, schema.pop("$defs", {}))
 
     def build_struct(self, annotation: Any) -> Schema:
@@ -173,10 +173,14 @@ class SchemaBuilder(AnnotationWalker[Schema]):
     def build_object(
         self, kind: type, form: ObjectForm, fields: Sequence[tuple[Field, Schema]]
     ) -> Schema:
-        schema: Schema = build_object_schema(
+        listed = build_object_schema(
             {field.key: built for field, built in fields},
             [field.key for field, _ in fields if field.is_required],
         )
+        if form == "typed dict":
+            # The task receives the other keys, too, while objects of a class ignore them.
+            listed["additionalProperties"] = True
+        schema: Schema = listed
         if form == "named tuple":
             required = sum(field.is_required for field, _ in fields)
             schema = _unite([schema, _build_tuple_schema([each for _, each in fields], required)])
@@ -373,6 +377,27 @@ def _allow_duplicates(schema: Any) -> Any:
     if kept.get("type") == "array" and "minItems" not in kept and kept.get("uniqueItems") is True:
         del kept["uniqueItems"]
     return kept
+
+
+def _limit_keys(schema: Any) -> Any:
+    """Return the schema with the pattern of all keys of a dict where it limits them.
+
+    pydantic writes it as patternProperties alone, which accepts any value of any other key.
+    """
+    if isinstance(schema, list):
+        return [_limit_keys(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _limit_keys(value) for key, value in schema.items()}
+    is_dict = kept.get("type") == "object" and not kept.keys() & {
+        "additionalProperties",
+        "properties",
+    }
+    if not is_dict or len(kept.get("patternProperties", {})) != 1:
+        return kept
+    [(pattern, items)] = kept.pop("patternProperties").items()
+    kept["propertyNames"] = {**kept.get("propertyNames", {}), "pattern": pattern}
+    return kept if items in ({}, True) else kept | {"additionalProperties": items}
 
 
 def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:

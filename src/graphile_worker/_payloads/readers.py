@@ -273,6 +273,7 @@ def build_model_reader(model: type) -> Reader | None:
     """Build a reader for a pydantic model, or None if the model is not complete yet."""
     pydantic = sys.modules["pydantic"]
     adapter = pydantic.TypeAdapter(model)
+    names: set[str] = set()
     # Adapters have this attribute since pydantic 2.10, models in every version.
     if not getattr(adapter, "pydantic_complete", getattr(model, "__pydantic_complete__", True)):
         return None
@@ -282,17 +283,54 @@ def build_model_reader(model: type) -> Reader | None:
             # From text, because strict models accept fewer Python values than JSON values.
             return adapter.validate_json(encode_json(value))
         except pydantic.ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            mismatch = Mismatch("", first["msg"])
+            first = error.errors(include_url=False, include_input=False)[0]
+            mismatch = Mismatch("", _get_model_reason(first))
+            if not names:
+                names.update(_list_texts(adapter.core_schema))
             for step in reversed(first["loc"]):
-                mismatch.prepend_path(f"[{step}]" if isinstance(step, int) else step)
+                # Keys that the model does not name are data, and messages never quote data.
+                shown = step if step in names else "[...]"
+                mismatch.prepend_path(f"[{step}]" if isinstance(step, int) else shown)
             raise mismatch from None
 
     return read
 
 
+def _get_model_reason(error: dict[str, Any]) -> str:
+    """Return the message of an error of pydantic without values of the payload."""
+    message, kind, context = str(error["msg"]), error["type"], error.get("ctx", {})
+    if kind == "union_tag_invalid":
+        return message.replace(f" '{context['tag']}'", "", 1)
+    if kind in _QUOTING_ERRORS and context:
+        return message.removesuffix(str(context["error"])).rstrip(" ,:")
+    return message
+
+
+# Errors of pydantic whose messages end with what another parser found in the text.
+_QUOTING_ERRORS = {"import_error", "json_invalid", "url_parsing", "uuid_parsing"}
+
+
+def _list_texts(schema: Any) -> set[str]:
+    """Return all texts in a schema of pydantic: names of fields, their aliases, and others."""
+    texts: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            texts.add(each)
+        elif isinstance(each, abc.Mapping):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += each
+    return texts
+
+
 # The end of a message of msgspec: "... - at `$.items[2].width`".
 _STRUCT_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+# The value or the key of the payload in a message of msgspec.
+_STRUCT_QUOTE = re.compile(
+    "^(Invalid value|Invalid enum value|Object contains unknown field) .*", re.DOTALL
+)
 
 
 def build_struct_reader(struct: Any) -> Reader:
@@ -303,7 +341,7 @@ def build_struct_reader(struct: Any) -> Reader:
             return msgspec.convert(value, struct, str_keys=True)
         except msgspec.ValidationError as error:
             path = _STRUCT_PATH.search(str(error))
-            reason = _STRUCT_PATH.sub("", str(error))
+            reason = _STRUCT_QUOTE.sub(r"\1", _STRUCT_PATH.sub("", str(error)))
             raise Mismatch(path[1] if path else "", reason) from None
 
     return read

@@ -97,7 +97,7 @@ class Signature:
         try:
             text = encode(payload)
         except JobSpecError as error:
-            mismatch = Mismatch(_find_unencodable_key(payload), error.reason, self.task)
+            mismatch = Mismatch(self._find_unencodable_key(payload), error.reason, self.task)
             raise JobSpecError(
                 error.argument, error.value, error.reason, error.code, str(mismatch)
             ) from error
@@ -205,14 +205,23 @@ class Signature:
         mismatch.prepend_path("payload")
         return JobSpecError(mismatch.path, value, mismatch.reason, "22023", text)
 
+    def _find_unencodable_key(self, payload: Any) -> str:
+        names = {each.name for each in self._parameters if each.kind in _KEYWORD_KINDS}
+        for key, value in payload.items() if isinstance(payload, dict) else ():
+            try:
+                encode(value)
+            except JobSpecError:
+                return str(key) if key in names else "[...]"
+        return ""
+
     def _read_rest(self, payload: dict[str, Any], arguments: dict[str, Any], read: Reader) -> None:
-        key = ""
         try:
             for key, value in payload.items():
                 if key not in arguments and not key.startswith("_"):
                     arguments[key] = read(value)
         except Mismatch as mismatch:
-            mismatch.prepend_path(key)
+            # These keys are data, and messages never quote data.
+            mismatch.prepend_path("[...]")
             raise
 
     def _resolve_early(self, resolve: Callable[[], object]) -> None:
@@ -312,15 +321,6 @@ _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 _POSITIONAL = (_POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _CONTEXTS: tuple[type, ...] = (BaseJobContext, JobContext, SyncJobContext)
-
-
-def _find_unencodable_key(payload: Any) -> str:
-    for key, value in payload.items() if isinstance(payload, dict) else ():
-        try:
-            encode(value)
-        except JobSpecError:
-            return str(key)
-    return ""
 
 
 def get_function_name(fn: Callable[..., Any]) -> str:
