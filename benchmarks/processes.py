@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -60,7 +61,8 @@ class Program:
     def kill(self) -> float:
         """End it where it stands; the CPU time that it used in all, from getrusage."""
         if self._process.returncode is None:
-            self._process.kill()
+            # Popen.kill() would reap a process that has just ended, and its CPU time with it.
+            os.kill(self._process.pid, signal.SIGKILL)
             _, status, used = os.wait4(self._process.pid, 0)
             self._process.returncode = os.waitstatus_to_exitcode(status)
             self._cpu_seconds = used.ru_utime + used.ru_stime

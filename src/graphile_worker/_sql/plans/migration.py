@@ -123,7 +123,7 @@ def plan_check_schema(schemas: Schemas) -> Plan[int]:
         raise SchemaMissing(schemas.shared)
     if step is MigrationStep.WAIT:
         raise SchemaTooOld(schemas.shared, ledger.level)
-    yield from _plan_check_complete(schemas)
+    yield from _plan_check_complete(schemas, catalog)
     return ledger.level
 
 
@@ -220,7 +220,7 @@ def _plan_upgrade_shared(schemas: Schemas, max_checks: int) -> Plan[int]:
         previous = current
         step = choose_next_step(schemas, catalog, ledger)
         if step is MigrationStep.READY:
-            yield from _plan_check_complete(schemas)
+            yield from _plan_check_complete(schemas, catalog)
             return _check_level(schemas, ledger)
         if step is MigrationStep.WAIT:
             if unchanged >= max_checks:
@@ -272,13 +272,17 @@ def _check_level(schemas: Schemas, ledger: Ledger) -> int:
     return ledger.level
 
 
-def _plan_check_complete(schemas: Schemas) -> Plan[None]:
-    # Read after the ledger: another installer may have finished in between.
-    catalog: CatalogState = yield inspect_database(schemas)
-    missing = (REQUIRED_FUNCTIONS - catalog.functions) | (REQUIRED_RELATIONS - catalog.relations)
-    if missing:
+def _plan_check_complete(schemas: Schemas, catalog: CatalogState) -> Plan[None]:
+    if _find_missing(catalog):
+        # Read it again after the ledger: another installer may have finished in between.
+        catalog = yield inspect_database(schemas)
+    if missing := _find_missing(catalog):
         names = ", ".join(sorted(missing))
         raise SchemaError(f"schema {schemas.shared!r} is incomplete, it lacks: {names}")
+
+
+def _find_missing(catalog: CatalogState) -> frozenset[str]:
+    return (REQUIRED_FUNCTIONS - catalog.functions) | (REQUIRED_RELATIONS - catalog.relations)
 
 
 def _plan_replace_functions(schemas: Schemas) -> Plan[None]:
