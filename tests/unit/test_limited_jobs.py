@@ -36,14 +36,16 @@ TOKENS = RateLimit(2, per=timedelta(seconds=1), burst=100, name="tokens")
 
 
 class LimitTables(FakeDatabase):
-    """Free slots and tokens, of which pools get all that they ask for."""
+    """Free slots and tokens, of which pools get all that they ask for, but `amounts` of slots."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rental = 0
         self.taken = 0
         self.restored = 0
+        self.has_tokens = True
         self.rented: set[RentedSlot] = set()
+        self.amounts: dict[str, int] = {}
         self.limits: list[Any] = []
         # The limits for which the pool is the newest one.
         self.newest: list[str] = []
@@ -56,7 +58,11 @@ class LimitTables(FakeDatabase):
         args: Any = query.args
         match query.statement:
             case "rent_slots":
-                return [self._rent(*args[:2]) for _ in range(args[2])]
+                used = sum(each.limit == args[0] for each in self.rented)
+                free = self.amounts.get(args[0], 1000) - used
+                return [self._rent(*args[:2]) for _ in range(min(args[2], free))]
+            case "take_tokens" if not self.has_tokens:
+                return TakenTokens(0, None, 0.5)
             case "take_tokens":
                 self.taken += args[1]
                 return TakenTokens(args[1], str(self.taken), 0.5)
@@ -337,6 +343,29 @@ async def test_short_jobs_of_one_limit_do_not_keep_those_of_another_from_startin
     tasks = await it.run_workers(4, 1000)
 
     assert 0.2 < tasks.count("a") / len(tasks) < 0.8
+
+
+@pytest.mark.parametrize("other", [MORE_SLOTS, TOKENS])
+async def test_tasks_that_share_a_limit_take_turns_although_one_has_another_limit_too(clock, other):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, other]})
+    it.database.amounts = {"slots": 5}
+
+    tasks = await it.run_workers(10, 500)
+
+    assert 0.4 < tasks.count("b") / len(tasks) < 0.6
+
+
+async def test_a_task_that_waits_for_a_token_leaves_its_slots_to_other_tasks(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, TOKENS]})
+    it.database.amounts = {"slots": 5}
+    it.database.has_tokens = False
+
+    tasks = await it.run_workers(10, 1200)
+
+    assert tasks == ["a"] * 1200
+    # It asks for a token every 500 ms, and no slot is returned meanwhile.
+    assert it.database.statements.count("take_tokens") == 3
+    assert "return_slots" not in it.database.statements
 
 
 async def test_a_search_that_is_due_does_not_wake_a_busy_pool_again_and_again(clock):

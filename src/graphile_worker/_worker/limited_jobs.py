@@ -80,6 +80,9 @@ class Group:
         # Slots before tokens, because unused tokens are lost. Each kind by name.
         self.permits = permits
         self.fetcher = fetcher
+        # Groups that share a limit with this one, and when this one last started a job among all.
+        self.rivals: list[Group] = []
+        self.turn = 0
         # Claimed jobs that wait for a permit or a worker.
         self.next: deque[ClaimedJob] = deque()
         # Whether more jobs may be ready, and since when there was no permit for one.
@@ -104,14 +107,39 @@ class Group:
         return min(len(self.next), self.free_permits) if self.next else 0
 
     @property
+    def has_jobs(self) -> bool:
+        """Return whether jobs are claimed or may be ready."""
+        return bool(self.next) or self.may_have_more
+
+    @property
     def retry_at(self) -> float:
-        return max(self._failed_until, *(each.retry_at for each in self.permits))
+        """Return when to ask for the permits without which no job starts.
+
+        A limit whose permits other jobs use all the time does not count while one of them is free.
+        """
+        missing = [each.retry_at for each in self.permits if not each.free_count]
+        return max(self._failed_until, *missing, 0.0)
 
     def can_try(self, now: float) -> bool:
         """Return whether jobs may be ready, and whether it is time to get permits for them."""
-        if not self.may_have_more or self.is_paused(now):
-            return False
-        return self.blocked_since is None or now >= self.retry_at
+        return self.may_have_more and now >= self.retry_at
+
+    def can_acquire(self, count: int, now: float) -> bool:
+        """Return whether to ask the database for permits of `count` jobs."""
+        return now >= self.retry_at and any(
+            each.free_count < count and now >= each.retry_at for each in self.permits
+        )
+
+    def must_yield(self, now: float) -> bool:
+        """Return whether a free permit belongs to a group whose last start is longer ago.
+
+        That group may need permits of other limits too, for which it has to ask the database. This
+        one could start its jobs meanwhile, and would take every permit that they share.
+        """
+        return any(
+            each.turn < self.turn and each.has_jobs and now >= each.retry_at
+            for each in self.rivals
+        )
 
     def is_paused(self, now: float) -> bool:
         """Return whether to wait after an error."""
@@ -214,6 +242,13 @@ class LimitedJobs:
         # The groups in the order in which they start jobs: first the one whose last start is the
         # longest ago.
         self._turns = list(self._groups)
+        self._last_turn = 0
+        for group in self._groups:
+            group.rivals = [
+                each
+                for each in self._groups
+                if each is not group and not set(each.permits).isdisjoint(group.permits)
+            ]
         self._starts: dict[int, Start] = {}
         self._changed = asyncio.Event()
         self._is_stopped = False
@@ -460,7 +495,7 @@ class LimitedJobs:
 
         Returns whether the database has answered.
         """
-        if not (group.may_have_more or group.next):
+        if not group.has_jobs:
             return False
         workers = self._count_workers_for(group)
         ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
@@ -469,7 +504,7 @@ class LimitedJobs:
         if not workers and not (ahead and is_low):
             return False
         has_answer = False
-        if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
+        if workers and group.can_acquire(workers, time.monotonic()):
             await self._acquire(group, workers)
             has_answer = True
             self._deliver(group)
@@ -498,9 +533,11 @@ class LimitedJobs:
             await each.acquire(count)
             count = min(count, each.free_count)
             if not count:
-                # Other groups may have use for what is left of these limits.
+                # Other pools may have use for what is left of these limits. A rival keeps slots,
+                # which could be rented by other pools before it asks for them.
                 for other in group.permits[:position]:
-                    await other.reduce(0)
+                    if not (isinstance(other, Slots) and _is_used_by(other, group.rivals)):
+                        await other.reduce(0)
                 return
         for each in group.permits:
             if isinstance(each, Tokens):
@@ -523,12 +560,17 @@ class LimitedJobs:
     def _start_next(self, group: Group) -> ClaimedJob | None:
         if not group.free_permits or group.next[0].pool_id != self._lease.pool_id:
             return None
+        # Without the right to claim jobs, no group can ask for permits.
+        if group.rivals and self._lease.can_claim and group.must_yield(time.monotonic()):
+            return None
         claimed = group.next.popleft()
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
         group.running += 1
         self._is_requested = False
         self._turns.remove(group)
         self._turns.append(group)
+        self._last_turn += 1
+        group.turn = self._last_turn
         return claimed
 
     def _free_permits(self, start: Start) -> None:
@@ -810,6 +852,10 @@ class LimitedSeat:
         if self._claimed is not None:
             self._jobs.end(self._claimed)
             self._claimed = None
+
+
+def _is_used_by(permits: Permits, groups: Iterable[Group]) -> bool:
+    return any(permits in each.permits and each.has_jobs for each in groups)
 
 
 def _group_tasks(
