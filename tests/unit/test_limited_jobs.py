@@ -50,7 +50,7 @@ class LimitTables(FakeDatabase):
         # The limits for which the pool is the newest one.
         self.newest: list[str] = []
         self.registered: list[str] = []
-        self.errors: dict[str, Exception] = {}
+        self.errors: dict[str, BaseException] = {}
 
     def answer(self, query: Query[Any]) -> Any:
         if query.statement in self.errors:
@@ -131,6 +131,7 @@ class FakeSource:
         self.waiting_count = 0
         self.delivered: list[ClaimedJob] = []
         self.released: list[ClaimedJob] = []
+        self.errors: list[BaseException] = []
         self.recoveries = 0
 
     def deliver(self, claimed: ClaimedJob) -> None:
@@ -144,7 +145,8 @@ class FakeSource:
     async def release(self, claimed: ClaimedJob) -> None:
         self.released.append(claimed)
 
-    def report_limited_error(self, error: Exception) -> bool:
+    def report_limited_error(self, error: BaseException) -> bool:
+        self.errors.append(error)
         return True
 
     def report_limited_recovery(self) -> None:
@@ -400,6 +402,30 @@ async def test_a_failed_claim_is_forgotten_when_the_database_answers_and_no_work
 
     assert not it.jobs.is_failing
     assert it.source.recoveries == 1
+
+
+@pytest.mark.parametrize("statement", ["watch_limits", "rent_slots"])
+async def test_a_cancellation_that_comes_from_a_library_is_a_failure_that_is_retried(
+    clock, statement
+):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.source.waiting_count = 1
+    it.database.errors[statement] = asyncio.CancelledError()
+    running = asyncio.create_task(it.jobs.run())
+    async with asyncio.timeout(10):
+        while not it.source.errors:
+            await asyncio.sleep(0)
+    assert isinstance(it.source.errors[0], asyncio.CancelledError)
+    del it.database.errors[statement]
+    clock.now += 10
+
+    async with asyncio.timeout(10):
+        while not it.source.delivered:
+            await asyncio.sleep(0.001)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_failed_claim_is_not_forgotten_while_a_worker_needs_a_job(clock):

@@ -24,6 +24,7 @@ from graphile_worker._sql.queries.limits import (
     return_slots,
     watch_limits,
 )
+from graphile_worker._support.cancellation import is_being_cancelled
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
@@ -137,8 +138,7 @@ class Group:
         one could start its jobs meanwhile, and would take every permit that they share.
         """
         return any(
-            each.turn < self.turn and each.has_jobs and now >= each.retry_at
-            for each in self.rivals
+            each.turn < self.turn and each.has_jobs and now >= each.retry_at for each in self.rivals
         )
 
     def is_paused(self, now: float) -> bool:
@@ -388,7 +388,9 @@ class LimitedJobs:
         while not self._is_stopped or self._is_holding:
             try:
                 await self.step_once()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if is_being_cancelled():
+                    raise
                 pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
                 # The next step asks the database, also without a job to claim.
@@ -456,11 +458,13 @@ class LimitedJobs:
         try:
             if await self._serve(group):
                 group.failures = 0
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise
             group.record_failure()
             self._handle_error(error)
 
-    def _handle_error(self, error: Exception) -> None:
+    def _handle_error(self, error: BaseException) -> None:
         """Report an error that is retried. A pool that runs once stops, as after a failed fetch."""
         # An answer may be lost.
         self._must_reconcile = True
