@@ -23,7 +23,12 @@ from graphile_worker._worker import limited_jobs as limited_jobs_module
 from graphile_worker._worker import permits as permits_module
 from graphile_worker._worker.claimer import EMPTY_FETCHES_BEFORE_DELAY
 from graphile_worker._worker.limited_claimer import LimitedClaimer
-from graphile_worker._worker.limited_jobs import LimitedJobs, LimitedSeat
+from graphile_worker._worker.limited_jobs import (
+    DEFAULT_TIMINGS,
+    LimitedJobs,
+    LimitedSeat,
+    LimitTimings,
+)
 from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
 from tests.support.clocks import ManualClock
@@ -171,7 +176,12 @@ class Scene:
     """The limited jobs of a registered pool, whose tasks all have many ready jobs."""
 
     def __init__(
-        self, clock: ManualClock, limits: Mapping[str, Sequence[Limit]], *, once: bool = False
+        self,
+        clock: ManualClock,
+        limits: Mapping[str, Sequence[Limit]],
+        *,
+        once: bool = False,
+        timings: LimitTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.clock = clock
         self.database = LimitTables()
@@ -197,6 +207,7 @@ class Scene:
             limits,
             poll_interval=timedelta(days=1),
             once=once,
+            timings=timings,
         )
         self.database.limits = self.build_limits()
 
@@ -402,6 +413,33 @@ async def test_a_failed_claim_is_forgotten_when_the_database_answers_and_no_work
 
     assert not it.jobs.is_failing
     assert it.source.recoveries == 1
+
+
+async def test_a_slow_statement_about_limits_does_not_keep_workers_from_other_jobs(clock):
+    timings = LimitTimings(max_asking_seconds=0.01)
+    it = Scene(clock, {"a": [SLOTS]}, timings=timings)
+    it.database.answering.clear()
+    running = asyncio.create_task(it.jobs.run())
+
+    async with asyncio.timeout(10):
+        assert await it.jobs.ask() is None
+        # Until the statement ends, workers ask only once.
+        it.jobs._timings = LimitTimings(max_asking_seconds=1000.0)
+        assert await it.jobs.ask() is None
+        # Then the worker that waits for a job of any kind gets a limited one.
+        it.source.waiting_count = 1
+        it.jobs.notice_waiting()
+        it.database.answering.set()
+        while not it.source.delivered:
+            await asyncio.sleep(0.001)
+        assert it.claimer.claims == ["a"]
+        await asyncio.sleep(0.01)
+        assert get_task(await it.jobs.ask()) == "a"
+
+    assert len(it.claimer.claims) == len(it.jobs._starts) == 2
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.parametrize("statement", ["watch_limits", "rent_slots"])

@@ -61,6 +61,8 @@ class LimitTimings(LazyKeywordDataclass):
     """Work that is claimed ahead while jobs are short, at least one job for each slot."""
     max_waiting_seconds: float = 0.11
     """Time after which a claimed job without a worker is released for other pools."""
+    max_asking_seconds: float = 0.25
+    """Longest time for which an idle worker waits for an answer about limited jobs alone."""
     once_wait_seconds: float = 1.0
     """Longest time for which a worker that runs once waits for a permit."""
     mean_weight: float = 0.1
@@ -252,8 +254,9 @@ class LimitedJobs:
         self._starts: dict[int, Start] = {}
         self._changed = asyncio.Event()
         self._is_stopped = False
-        # Workers that wait for the end of the next round.
+        # Workers that wait for the end of the next round, and whether it takes too long.
         self._asking: list[asyncio.Future[None]] = []
+        self._is_slow = False
         # Whether a busy pool claims a job for the next worker that ends one.
         self._is_requested = False
         # Whether the last job that started has a limit: both kinds take turns.
@@ -325,14 +328,21 @@ class LimitedJobs:
         return None
 
     async def ask(self) -> ClaimedJob | None:
-        """Claim a job for a worker that has none. None if no limited job can start now."""
-        if (claimed := self.take()) is not None:
+        """Claim a job for a worker that has none. None if no limited job can start now.
+
+        A statement about limits may wait for a lock. Then the worker waits for a job of any kind,
+        as further ones do until the statement ends, and gets what is claimed there.
+        """
+        if (claimed := self.take()) is not None or self._is_slow:
             return claimed
         asking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking.append(asking)
         self._changed.set()
         try:
-            await asking
+            async with asyncio.timeout(self._timings.max_asking_seconds):
+                await asking
+        except TimeoutError:
+            self._is_slow = True
         finally:
             with suppress(ValueError):
                 self._asking.remove(asking)
@@ -750,6 +760,7 @@ class LimitedJobs:
         )
 
     def _answer_asking(self) -> None:
+        self._is_slow = False
         answered, self._asking = self._asking, []
         for asking in answered:
             if not asking.done():
