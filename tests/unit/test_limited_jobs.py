@@ -55,6 +55,7 @@ class LimitTables(FakeDatabase):
         # The limits for which the pool is the newest one.
         self.newest: list[str] = []
         self.registered: list[str] = []
+        self.created: list[list[str]] = []
         self.errors: dict[str, BaseException] = {}
 
     def answer(self, query: Query[Any]) -> Any:
@@ -79,6 +80,8 @@ class LimitTables(FakeDatabase):
                 return set(self.rented)
             case "find_newest_limits":
                 return self.newest
+            case "create_limit_rows":
+                self.created.append(args[0])
             case "register_limits":
                 self.registered.append(args[0])
             case "watch_limits":
@@ -596,3 +599,38 @@ async def test_the_pool_that_started_last_registers_its_definition_again(clock):
     assert '"slots"' in registered
     assert '"tokens"' not in registered
     assert "registers its own" in it.warnings[0]
+
+
+async def test_a_pool_creates_the_rows_of_a_limit_again_after_an_error(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [TOKENS]})
+    await it.jobs.step_once()
+    other = ConcurrencyLimit(9, name="slots")
+    complete = it.database.limits
+    it.database.limits = [
+        each._replace(amount=9, defined=other) if each.name == "slots" else each
+        for each in it.database.limits
+    ]
+    it.database.newest = ["slots"]
+    it.database.errors["create_limit_rows"] = FakeDatabaseError("57014")
+    with pytest.raises(FakeDatabaseError):
+        await it.pass_time(6)
+    # The definition is that of this pool now.
+    it.database.limits = complete
+
+    del it.database.errors["create_limit_rows"]
+    await it.pass_time(12)
+
+    assert it.database.created == [["slots"]]
+
+
+async def test_a_pool_registers_a_limit_whose_row_was_deleted_and_no_other_one(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [TOKENS]})
+    await it.jobs.step_once()
+    it.database.limits = [each for each in it.database.limits if each.name == "tokens"]
+
+    await it.pass_time(6)
+
+    [registered] = it.database.registered
+    assert '"slots"' in registered
+    assert '"tokens"' not in registered
+    assert it.database.created == [["slots"]]

@@ -232,6 +232,8 @@ class LimitedJobs:
         self._poll_seconds = min(poll_interval, longest).total_seconds()
         self._once = once
         self._definitions = check_definitions(limits)
+        # Registered limits that may lack slots or the row of their rate, after an error.
+        self._incomplete: set[str] = set()
         self._permits = {
             name: build_permits(limit, database, lease, timings.permits)
             for name, limit in self._definitions.items()
@@ -280,8 +282,11 @@ class LimitedJobs:
 
     async def _register(self, names: list[str]) -> None:
         if names:
+            self._incomplete.update(names)
             await self._db.run(register_limits(self._definitions[name] for name in names))
-            await self._db.run(create_limit_rows(names))
+        if self._incomplete:
+            await self._db.run(create_limit_rows(sorted(self._incomplete)))
+            self._incomplete.clear()
 
     # For the pool
 
@@ -672,10 +677,9 @@ class LimitedJobs:
         limits = await self._db.run(
             watch_limits(sorted(self._permits), sorted(self._lease.pool_ids), rented)
         )
-        found = {each.name for each in limits}
-        if found != self._permits.keys() and not self._is_stopped:
-            # A person deleted the rows.
-            await self.register()
+        if not self._is_stopped:
+            # A person deleted these rows. Those of other limits may be of a newer version of the app.
+            await self._register(sorted(self._permits.keys() - {each.name for each in limits}))
         for each in limits:
             permits = self._permits[each.name]
             if isinstance(permits, Slots):
