@@ -634,3 +634,16 @@ async def test_a_pool_registers_a_limit_whose_row_was_deleted_and_no_other_one(c
     assert '"slots"' in registered
     assert '"tokens"' not in registered
     assert it.database.created == [["slots"]]
+
+
+async def test_a_pool_uses_the_slots_of_a_raised_limit_before_it_reads_the_limit(clock):
+    it = Scene(clock, {"a": [SLOTS]})
+    await it.jobs.step_once()
+    it.database.amounts = {"slots": 20}
+    it.source.waiting_count = 8
+
+    await it.pass_time(0.1)
+
+    assert len(it.source.delivered) == 8
+    assert it.database.statements.count("rent_slots") == 1
+    assert "return_slots" not in it.database.statements
