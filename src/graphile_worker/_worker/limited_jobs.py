@@ -678,7 +678,7 @@ class LimitedJobs:
             watch_limits(sorted(self._permits), sorted(self._lease.pool_ids), rented)
         )
         if not self._is_stopped:
-            # A person deleted these rows. Those of other limits may be of a newer version of the app.
+            # A person deleted these rows. A newer version of the app may have written the others.
             await self._register(sorted(self._permits.keys() - {each.name for each in limits}))
         for each in limits:
             permits = self._permits[each.name]
