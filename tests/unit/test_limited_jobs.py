@@ -362,14 +362,23 @@ async def test_short_jobs_of_one_limit_do_not_keep_those_of_another_from_startin
     assert 0.2 < tasks.count("a") / len(tasks) < 0.8
 
 
-@pytest.mark.parametrize("other", [MORE_SLOTS, TOKENS])
-async def test_tasks_that_share_a_limit_take_turns_although_one_has_another_limit_too(clock, other):
-    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, other]})
+async def test_tasks_that_share_a_limit_take_turns_although_one_has_another_limit_too(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, MORE_SLOTS]})
     it.database.amounts = {"slots": 5}
 
     tasks = await it.run_workers(10, 200)
 
     assert 0.4 < tasks.count("b") / len(tasks) < 0.6
+
+
+async def test_a_task_that_needs_tokens_gets_its_turn_every_50_ms(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, TOKENS]})
+    it.database.amounts = {"slots": 5}
+
+    # One job ends each millisecond.
+    tasks = await it.run_workers(10, 1000)
+
+    assert 18 <= tasks.count("b") <= 22
 
 
 async def test_a_task_that_waits_for_a_token_leaves_its_slots_to_other_tasks(clock):

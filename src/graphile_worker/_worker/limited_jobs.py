@@ -65,6 +65,8 @@ class LimitTimings(LazyKeywordDataclass):
     """Longest time for which an idle worker waits for an answer about limited jobs alone."""
     once_wait_seconds: float = 1.0
     """Longest time for which a worker that runs once waits for a permit."""
+    turn_seconds: float = 0.05
+    """Time without a start after which a task that shares a limit gets its next free slot."""
     mean_weight: float = 0.1
     """Weight of the last job in the mean duration."""
     permits: PermitTimings = PermitTimings()
@@ -86,6 +88,7 @@ class Group:
         # Groups that share a limit with this one, and when this one last started a job among all.
         self.rivals: list[Group] = []
         self.turn = 0
+        self.started_at = float("-inf")
         # Claimed jobs that wait for a permit or a worker.
         self.next: deque[ClaimedJob] = deque()
         # Whether more jobs may be ready, and since when there was no permit for one.
@@ -133,14 +136,19 @@ class Group:
             each.free_count < count and now >= each.retry_at for each in self.permits
         )
 
-    def must_yield(self, now: float) -> bool:
-        """Return whether a free permit belongs to a group whose last start is longer ago.
+    def must_yield(self, now: float, turn_seconds: float) -> bool:
+        """Return whether the last free permit belongs to a group whose last start is longer ago.
 
         That group may need permits of other limits too, for which it has to ask the database. This
-        one could start its jobs meanwhile, and would take every permit that they share.
+        one could start its jobs meanwhile, and would take every permit that they share. A permit is
+        idle during the question, so it is only one, and not for each start of the other group.
         """
         return any(
-            each.turn < self.turn and each.has_jobs and now >= each.retry_at for each in self.rivals
+            each.turn < self.turn
+            and each.has_jobs
+            and now >= max(each.retry_at, each.started_at + turn_seconds)
+            and any(permits.free_count == 1 for permits in self.permits if permits in each.permits)
+            for each in self.rivals
         )
 
     def is_paused(self, now: float) -> bool:
@@ -580,7 +588,8 @@ class LimitedJobs:
         if not group.free_permits or group.next[0].pool_id != self._lease.pool_id:
             return None
         # Without the right to claim jobs, no group can ask for permits.
-        if group.rivals and self._lease.can_claim and group.must_yield(time.monotonic()):
+        now = time.monotonic()
+        if self._lease.can_claim and group.must_yield(now, self._timings.turn_seconds):
             return None
         claimed = group.next.popleft()
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
@@ -590,6 +599,7 @@ class LimitedJobs:
         self._turns.append(group)
         self._last_turn += 1
         group.turn = self._last_turn
+        group.started_at = now
         return claimed
 
     def _free_permits(self, start: Start) -> None:
