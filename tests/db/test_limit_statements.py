@@ -453,6 +453,17 @@ def test_the_newest_pool_of_a_limit_is_the_one_that_started_last_of_those_that_l
     }
 
 
+def test_a_pool_with_a_new_id_is_as_old_as_its_first_start(run, sql):
+    limits = describe_task_limits({"a": [ConcurrencyLimit(1, name="api")]})
+    first_start = sql.value("select extract(epoch from now() - interval '1 hour')::float8")
+    run(register_pool("new", HOUR, {"limits": limits}))
+    run(register_pool("renamed", HOUR, {"limits": limits, "first_started_at": first_start}))
+
+    newest = {pool: run(find_newest_limits(["api"], [pool])) for pool in ("new", "renamed")}
+
+    assert newest == {"new": ["api"], "renamed": []}
+
+
 def test_tasks_with_a_ready_job_are_found_at_any_priority(pool, sql):
     other = pool.register_tasks("other", "task")
     ids = {name: id for id, name in other.tasks.items()}

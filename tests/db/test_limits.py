@@ -161,6 +161,30 @@ async def test_a_job_with_several_limits_needs_a_permit_of_each(app: App, start,
     assert gauge.ended == 120
 
 
+@pytest.mark.parametrize(
+    "second",
+    [ConcurrencyLimit(5, name="api"), RateLimit(1000, per=timedelta(seconds=1), name="api")],
+)
+async def test_a_task_with_a_second_limit_gets_its_share_of_a_limit_that_is_always_in_use(
+    app: App, start, sql, second
+):
+    shared = ConcurrencyLimit(5, name="shared")
+
+    @app.task(limit=shared)
+    async def a() -> None:
+        await asyncio.sleep(0.005)
+
+    @app.task(limit=[shared, second])
+    async def b() -> None:
+        await asyncio.sleep(0.005)
+
+    await app.aadd_jobs([JobSpec("a")] * 1000 + [JobSpec("b")] * 20)
+    await start(app, concurrency=10)
+    await wait_until(lambda: sql.value(COUNT_OF, "b") == 0)
+
+    assert sql.value(COUNT_OF, "a") > 0
+
+
 @pytest.mark.parametrize("source", SOURCES)
 async def test_run_once_runs_the_jobs_that_their_limits_allow_now(app: App, sql, source):
     @app.task(limit=ConcurrencyLimit(2))

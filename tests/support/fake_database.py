@@ -28,7 +28,7 @@ class FakeDatabase:
         self.queries.append(query)
         await self.answering.wait()
         answer = self.answer(query)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -118,6 +118,7 @@ class Scene:
         threshold: timedelta | None = THRESHOLD,
         every: timedelta | None = AT_ONCE,
         timings: HeartbeatTimings = TIMINGS,
+        limits: Mapping[str, list[str]] | None = None,
     ) -> None:
         self.database = Registries()
         self.lease = Lease(threshold, pool_id="p1")
@@ -147,7 +148,7 @@ class Scene:
             ),
             lease_duration=threshold,
             interval=every,
-            details=DETAILS,
+            details=DETAILS if limits is None else {**DETAILS, "limits": limits},
             progress=self.progress,
             timings=timings,
         )
@@ -406,6 +407,29 @@ async def test_a_pool_with_a_lost_lease_continues_under_an_id_that_is_registered
     assert under == ["p1"]
     assert it.lease.pool_id != "p1"
     assert list(it.database.pools) == [it.lease.pool_id]
+
+
+@pytest.mark.parametrize("has_limits", [True, False])
+async def test_a_pool_with_limits_registers_a_new_id_with_its_first_start(clock, has_limits):
+    it = Scene(limits={"task": ["api"]} if has_limits else None)
+    await it.heartbeat.register()
+    clock.now += 5
+    await it.beat()
+    for _ in range(2):
+        it.database.pools.clear()
+        clock.now += 100
+        it.database.time += 100
+        await it.beat()
+
+    first, *others = [
+        json.loads(str(each.args[2]))
+        for each in it.database.queries
+        if each.statement == "register_pool"
+    ]
+
+    assert "first_started_at" not in first
+    first_start = it.database.time - 200 - 5 if has_limits else None
+    assert [each.get("first_started_at") for each in others] == [first_start] * 2
 
 
 async def test_a_lost_lease_is_reported_once_with_the_new_id(it):

@@ -11,7 +11,7 @@ from graphile_worker import Hooks, WorkerOptions
 from graphile_worker._db.worker_connections import WorkerConnections
 from graphile_worker._lease.heartbeat import Heartbeat
 from graphile_worker._lease.lease import Lease
-from graphile_worker._lease.service import LeaseService, LeaseTimings
+from graphile_worker._lease.service import LeaseService, LeaseTimings, _build_details
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._support.logs import Logger
 
@@ -63,6 +63,15 @@ async def test_the_heartbeat_ends_though_a_cancellation_got_lost(monkeypatch, ha
 
     # A later heartbeat would find its row deleted, and report a lost lease.
     assert cancellations == ["lost", "received", "unregistered"]
+
+
+def test_the_details_of_a_pool_list_the_limits_of_all_tasks():
+    limits = {f"task{number}": [f"limit{number}"] for number in range(200)}
+
+    details = _build_details(WorkerOptions(), limits, None, limits)
+
+    assert details["limits"] == limits
+    assert len(details["tasks"]) == 100
 
 
 async def _record_unregistered(cancellations: list[str]) -> None:

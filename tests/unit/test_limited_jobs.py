@@ -23,12 +23,18 @@ from graphile_worker._worker import limited_jobs as limited_jobs_module
 from graphile_worker._worker import permits as permits_module
 from graphile_worker._worker.claimer import EMPTY_FETCHES_BEFORE_DELAY
 from graphile_worker._worker.limited_claimer import LimitedClaimer
-from graphile_worker._worker.limited_jobs import LimitedJobs, LimitedSeat
+from graphile_worker._worker.limited_jobs import (
+    DEFAULT_TIMINGS,
+    LimitedJobs,
+    LimitedSeat,
+    LimitTimings,
+)
 from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
 from tests.support.clocks import ManualClock
 from tests.support.fake_database import FakeDatabase, FakeDatabaseError
 from tests.support.jobs import make_job
+from tests.support.recorder import wait_until
 
 SLOTS = ConcurrencyLimit(5, name="slots")
 MORE_SLOTS = ConcurrencyLimit(5, name="more")
@@ -36,19 +42,22 @@ TOKENS = RateLimit(2, per=timedelta(seconds=1), burst=100, name="tokens")
 
 
 class LimitTables(FakeDatabase):
-    """Free slots and tokens, of which pools get all that they ask for."""
+    """Free slots and tokens, of which pools get all that they ask for, but `amounts` of slots."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rental = 0
         self.taken = 0
         self.restored = 0
+        self.has_tokens = True
         self.rented: set[RentedSlot] = set()
+        self.amounts: dict[str, int] = {}
         self.limits: list[Any] = []
         # The limits for which the pool is the newest one.
         self.newest: list[str] = []
         self.registered: list[str] = []
-        self.errors: dict[str, Exception] = {}
+        self.created: list[list[str]] = []
+        self.errors: dict[str, BaseException] = {}
 
     def answer(self, query: Query[Any]) -> Any:
         if query.statement in self.errors:
@@ -56,7 +65,11 @@ class LimitTables(FakeDatabase):
         args: Any = query.args
         match query.statement:
             case "rent_slots":
-                return [self._rent(*args[:2]) for _ in range(args[2])]
+                used = sum(each.limit == args[0] for each in self.rented)
+                free = self.amounts.get(args[0], 1000) - used
+                return [self._rent(*args[:2]) for _ in range(min(args[2], free))]
+            case "take_tokens" if not self.has_tokens:
+                return TakenTokens(0, None, 0.5)
             case "take_tokens":
                 self.taken += args[1]
                 return TakenTokens(args[1], str(self.taken), 0.5)
@@ -68,6 +81,8 @@ class LimitTables(FakeDatabase):
                 return set(self.rented)
             case "find_newest_limits":
                 return self.newest
+            case "create_limit_rows":
+                self.created.append(args[0])
             case "register_limits":
                 self.registered.append(args[0])
             case "watch_limits":
@@ -125,6 +140,7 @@ class FakeSource:
         self.waiting_count = 0
         self.delivered: list[ClaimedJob] = []
         self.released: list[ClaimedJob] = []
+        self.errors: list[BaseException] = []
         self.recoveries = 0
 
     def deliver(self, claimed: ClaimedJob) -> None:
@@ -138,7 +154,8 @@ class FakeSource:
     async def release(self, claimed: ClaimedJob) -> None:
         self.released.append(claimed)
 
-    def report_limited_error(self, error: Exception) -> bool:
+    def report_limited_error(self, error: BaseException) -> bool:
+        self.errors.append(error)
         return True
 
     def report_limited_recovery(self) -> None:
@@ -163,7 +180,12 @@ class Scene:
     """The limited jobs of a registered pool, whose tasks all have many ready jobs."""
 
     def __init__(
-        self, clock: ManualClock, limits: Mapping[str, Sequence[Limit]], *, once: bool = False
+        self,
+        clock: ManualClock,
+        limits: Mapping[str, Sequence[Limit]],
+        *,
+        once: bool = False,
+        timings: LimitTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.clock = clock
         self.database = LimitTables()
@@ -189,6 +211,7 @@ class Scene:
             limits,
             poll_interval=timedelta(days=1),
             once=once,
+            timings=timings,
         )
         self.database.limits = self.build_limits()
 
@@ -339,6 +362,38 @@ async def test_short_jobs_of_one_limit_do_not_keep_those_of_another_from_startin
     assert 0.2 < tasks.count("a") / len(tasks) < 0.8
 
 
+async def test_tasks_that_share_a_limit_take_turns_although_one_has_another_limit_too(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, MORE_SLOTS]})
+    it.database.amounts = {"slots": 5}
+
+    tasks = await it.run_workers(10, 200)
+
+    assert 0.4 < tasks.count("b") / len(tasks) < 0.6
+
+
+async def test_a_task_that_needs_tokens_gets_its_turn_every_50_ms(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, TOKENS]})
+    it.database.amounts = {"slots": 5}
+
+    # One job ends each millisecond.
+    tasks = await it.run_workers(10, 1000)
+
+    assert 18 <= tasks.count("b") <= 22
+
+
+async def test_a_task_that_waits_for_a_token_leaves_its_slots_to_other_tasks(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [SLOTS, TOKENS]})
+    it.database.amounts = {"slots": 5}
+    it.database.has_tokens = False
+
+    tasks = await it.run_workers(10, 600)
+
+    assert tasks == ["a"] * 600
+    # It asks for a token every 500 ms, and no slot is returned meanwhile.
+    assert it.database.statements.count("take_tokens") == 2
+    assert "return_slots" not in it.database.statements
+
+
 async def test_a_search_that_is_due_does_not_wake_a_busy_pool_again_and_again(clock):
     it = Scene(clock, {"a": [SLOTS]})
     [group] = it.jobs._groups
@@ -371,6 +426,52 @@ async def test_a_failed_claim_is_forgotten_when_the_database_answers_and_no_work
 
     assert not it.jobs.is_failing
     assert it.source.recoveries == 1
+
+
+async def test_a_slow_statement_about_limits_does_not_keep_workers_from_other_jobs(clock):
+    timings = LimitTimings(max_asking_seconds=0.01)
+    it = Scene(clock, {"a": [SLOTS]}, timings=timings)
+    it.database.answering.clear()
+    running = asyncio.create_task(it.jobs.run())
+
+    async with asyncio.timeout(10):
+        assert await it.jobs.ask() is None
+        # Until the statement ends, workers ask only once.
+        it.jobs._timings = LimitTimings(max_asking_seconds=1000.0)
+        assert await it.jobs.ask() is None
+        # Then the worker that waits for a job of any kind gets a limited one.
+        it.source.waiting_count = 1
+        it.jobs.notice_waiting()
+        it.database.answering.set()
+        await wait_until(lambda: len(it.source.delivered) == 1)
+        assert it.claimer.claims == ["a"]
+        await asyncio.sleep(0.01)
+        assert get_task(await it.jobs.ask()) == "a"
+
+    assert len(it.claimer.claims) == len(it.jobs._starts) == 2
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize("statement", ["watch_limits", "rent_slots"])
+async def test_a_cancellation_that_comes_from_a_library_is_a_failure_that_is_retried(
+    clock, statement
+):
+    it = Scene(clock, {"a": [SLOTS]})
+    it.source.waiting_count = 1
+    it.database.errors[statement] = asyncio.CancelledError()
+    running = asyncio.create_task(it.jobs.run())
+    await wait_until(lambda: len(it.source.errors) > 0)
+    assert isinstance(it.source.errors[0], asyncio.CancelledError)
+    del it.database.errors[statement]
+    clock.now += 10
+
+    await wait_until(lambda: len(it.source.delivered) == 1)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_failed_claim_is_not_forgotten_while_a_worker_needs_a_job(clock):
@@ -503,3 +604,51 @@ async def test_the_pool_that_started_last_registers_its_definition_again(clock):
     assert '"slots"' in registered
     assert '"tokens"' not in registered
     assert "registers its own" in it.warnings[0]
+
+
+async def test_a_pool_creates_the_rows_of_a_limit_again_after_an_error(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [TOKENS]})
+    await it.jobs.step_once()
+    other = ConcurrencyLimit(9, name="slots")
+    complete = it.database.limits
+    it.database.limits = [
+        each._replace(amount=9, defined=other) if each.name == "slots" else each
+        for each in it.database.limits
+    ]
+    it.database.newest = ["slots"]
+    it.database.errors["create_limit_rows"] = FakeDatabaseError("57014")
+    with pytest.raises(FakeDatabaseError):
+        await it.pass_time(6)
+    # The definition is that of this pool now.
+    it.database.limits = complete
+
+    del it.database.errors["create_limit_rows"]
+    await it.pass_time(12)
+
+    assert it.database.created == [["slots"]]
+
+
+async def test_a_pool_registers_a_limit_whose_row_was_deleted_and_no_other_one(clock):
+    it = Scene(clock, {"a": [SLOTS], "b": [TOKENS]})
+    await it.jobs.step_once()
+    it.database.limits = [each for each in it.database.limits if each.name == "tokens"]
+
+    await it.pass_time(6)
+
+    [registered] = it.database.registered
+    assert '"slots"' in registered
+    assert '"tokens"' not in registered
+    assert it.database.created == [["slots"]]
+
+
+async def test_a_pool_uses_the_slots_of_a_raised_limit_before_it_reads_the_limit(clock):
+    it = Scene(clock, {"a": [SLOTS]})
+    await it.jobs.step_once()
+    it.database.amounts = {"slots": 20}
+    it.source.waiting_count = 8
+
+    await it.pass_time(0.1)
+
+    assert len(it.source.delivered) == 8
+    assert it.database.statements.count("rent_slots") == 1
+    assert "return_slots" not in it.database.statements

@@ -13,6 +13,7 @@ from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._sql.queries.workers import (
     CRONTAB_KEY,
+    FIRST_START_KEY,
     LIMITS_KEY,
     has_registry,
     has_rust_registry,
@@ -125,6 +126,9 @@ class Heartbeat:
         self._retired_ids: set[str] = set()
         self._failures = 0
         self._server_started_at: float | None = None
+        # When this pool first registered, by the clocks of this process and of the server.
+        self._registered_at: float | None = None
+        self._first_started_at: float | None = None
         self._must_rotate_id = False
         self._next_id: str | None = None
         self._lost_ids: set[str] = set()
@@ -230,7 +234,10 @@ class Heartbeat:
         failpoint("heartbeat")
         answer = await self._run_query(heartbeat(sorted(ids), self._pool.started_ids()))
         if self._lease.pool_id in answer.server_times:
-            self._lease.renew(sent_at, answer.server_times[self._lease.pool_id])
+            server_time = answer.server_times[self._lease.pool_id]
+            self._lease.renew(sent_at, server_time)
+            if self._first_started_at is None and self._registered_at is not None:
+                self._first_started_at = server_time - (sent_at - self._registered_at)
         self._detect_server_restart(answer.server_started_at)
         await self._handle_lost_ids(ids - answer.server_times.keys())
 
@@ -272,7 +279,12 @@ class Heartbeat:
         sent_at = time.monotonic()
         # `doctor` compares this clock with the time of the database.
         details = {**self._details, "clock": datetime.now(UTC).timestamp()}
+        if LIMITS_KEY in details and self._first_started_at is not None:
+            # A pool with a new id is not the one that started last, whose limits are in force.
+            details[FIRST_START_KEY] = self._first_started_at
         await self._run_query(register_pool(pool_id, self._lease_duration, details))
+        if self._registered_at is None:
+            self._registered_at = sent_at
         self._lease.renew(sent_at)
 
     async def _unregister_previous_ids(self) -> None:

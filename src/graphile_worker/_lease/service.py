@@ -320,7 +320,8 @@ def _build_details(
         "tasks": sorted(tasks)[:MAX_TASK_NAMES],
     }
     if limits:
-        details[LIMITS_KEY] = {task: limits[task] for task in sorted(limits)[:MAX_TASK_NAMES]}
+        # All of them: `find_newest_limits` compares the pools that list a limit.
+        details[LIMITS_KEY] = {task: limits[task] for task in sorted(limits)}
     # The list may raise, which the scheduler reports.
     with suppress(Exception):
         if cron_items is not None and (summaries := summarize_items(cron_items())):

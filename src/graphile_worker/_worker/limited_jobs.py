@@ -24,6 +24,7 @@ from graphile_worker._sql.queries.limits import (
     return_slots,
     watch_limits,
 )
+from graphile_worker._support.cancellation import is_being_cancelled
 from graphile_worker._support.error_format import format_error_line
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
 from graphile_worker._support.logs import Logger
@@ -60,8 +61,12 @@ class LimitTimings(LazyKeywordDataclass):
     """Work that is claimed ahead while jobs are short, at least one job for each slot."""
     max_waiting_seconds: float = 0.11
     """Time after which a claimed job without a worker is released for other pools."""
+    max_asking_seconds: float = 0.25
+    """Longest time for which an idle worker waits for an answer about limited jobs alone."""
     once_wait_seconds: float = 1.0
     """Longest time for which a worker that runs once waits for a permit."""
+    turn_seconds: float = 0.05
+    """Time without a start after which a task that shares a limit gets its next free slot."""
     mean_weight: float = 0.1
     """Weight of the last job in the mean duration."""
     permits: PermitTimings = PermitTimings()
@@ -80,6 +85,10 @@ class Group:
         # Slots before tokens, because unused tokens are lost. Each kind by name.
         self.permits = permits
         self.fetcher = fetcher
+        # Groups that share a limit with this one, and when this one last started a job among all.
+        self.rivals: list[Group] = []
+        self.turn = 0
+        self.started_at = float("-inf")
         # Claimed jobs that wait for a permit or a worker.
         self.next: deque[ClaimedJob] = deque()
         # Whether more jobs may be ready, and since when there was no permit for one.
@@ -104,14 +113,43 @@ class Group:
         return min(len(self.next), self.free_permits) if self.next else 0
 
     @property
+    def has_jobs(self) -> bool:
+        """Return whether jobs are claimed or may be ready."""
+        return bool(self.next) or self.may_have_more
+
+    @property
     def retry_at(self) -> float:
-        return max(self._failed_until, *(each.retry_at for each in self.permits))
+        """Return when to ask for the permits without which no job starts.
+
+        A limit whose permits other jobs use all the time does not count while one of them is free.
+        """
+        missing = [each.retry_at for each in self.permits if not each.free_count]
+        return max(self._failed_until, *missing, 0.0)
 
     def can_try(self, now: float) -> bool:
         """Return whether jobs may be ready, and whether it is time to get permits for them."""
-        if not self.may_have_more or self.is_paused(now):
-            return False
-        return self.blocked_since is None or now >= self.retry_at
+        return self.may_have_more and now >= self.retry_at
+
+    def can_acquire(self, count: int, now: float) -> bool:
+        """Return whether to ask the database for permits of `count` jobs."""
+        return now >= self.retry_at and any(
+            each.free_count < count and now >= each.retry_at for each in self.permits
+        )
+
+    def must_yield(self, now: float, turn_seconds: float) -> bool:
+        """Return whether the last free permit belongs to a group whose last start is longer ago.
+
+        That group may need permits of other limits too, for which it has to ask the database. This
+        one could start its jobs meanwhile, and would take every permit that they share. A permit is
+        idle during the question, so it is only one, and not for each start of the other group.
+        """
+        return any(
+            each.turn < self.turn
+            and each.has_jobs
+            and now >= max(each.retry_at, each.started_at + turn_seconds)
+            and any(permits.free_count == 1 for permits in self.permits if permits in each.permits)
+            for each in self.rivals
+        )
 
     def is_paused(self, now: float) -> bool:
         """Return whether to wait after an error."""
@@ -202,6 +240,8 @@ class LimitedJobs:
         self._poll_seconds = min(poll_interval, longest).total_seconds()
         self._once = once
         self._definitions = check_definitions(limits)
+        # Registered limits that may lack slots or the row of their rate, after an error.
+        self._incomplete: set[str] = set()
         self._permits = {
             name: build_permits(limit, database, lease, timings.permits)
             for name, limit in self._definitions.items()
@@ -214,11 +254,19 @@ class LimitedJobs:
         # The groups in the order in which they start jobs: first the one whose last start is the
         # longest ago.
         self._turns = list(self._groups)
+        self._last_turn = 0
+        for group in self._groups:
+            group.rivals = [
+                each
+                for each in self._groups
+                if each is not group and not set(each.permits).isdisjoint(group.permits)
+            ]
         self._starts: dict[int, Start] = {}
         self._changed = asyncio.Event()
         self._is_stopped = False
-        # Workers that wait for the end of the next round.
+        # Workers that wait for the end of the next round, and whether it takes too long.
         self._asking: list[asyncio.Future[None]] = []
+        self._is_slow = False
         # Whether a busy pool claims a job for the next worker that ends one.
         self._is_requested = False
         # Whether the last job that started has a limit: both kinds take turns.
@@ -242,8 +290,11 @@ class LimitedJobs:
 
     async def _register(self, names: list[str]) -> None:
         if names:
+            self._incomplete.update(names)
             await self._db.run(register_limits(self._definitions[name] for name in names))
-            await self._db.run(create_limit_rows(names))
+        if self._incomplete:
+            await self._db.run(create_limit_rows(sorted(self._incomplete)))
+            self._incomplete.clear()
 
     # For the pool
 
@@ -290,14 +341,21 @@ class LimitedJobs:
         return None
 
     async def ask(self) -> ClaimedJob | None:
-        """Claim a job for a worker that has none. None if no limited job can start now."""
-        if (claimed := self.take()) is not None:
+        """Claim a job for a worker that has none. None if no limited job can start now.
+
+        A statement about limits may wait for a lock. Then the worker waits for a job of any kind,
+        as further ones do until the statement ends, and gets what is claimed there.
+        """
+        if (claimed := self.take()) is not None or self._is_slow:
             return claimed
         asking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking.append(asking)
         self._changed.set()
         try:
-            await asking
+            async with asyncio.timeout(self._timings.max_asking_seconds):
+                await asking
+        except TimeoutError:
+            self._is_slow = True
         finally:
             with suppress(ValueError):
                 self._asking.remove(asking)
@@ -353,7 +411,9 @@ class LimitedJobs:
         while not self._is_stopped or self._is_holding:
             try:
                 await self.step_once()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if is_being_cancelled():
+                    raise
                 pause = compute_backoff(self._failures, MAX_BACKOFF_SECONDS)
                 self._failures += 1
                 # The next step asks the database, also without a job to claim.
@@ -421,11 +481,13 @@ class LimitedJobs:
         try:
             if await self._serve(group):
                 group.failures = 0
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise
             group.record_failure()
             self._handle_error(error)
 
-    def _handle_error(self, error: Exception) -> None:
+    def _handle_error(self, error: BaseException) -> None:
         """Report an error that is retried. A pool that runs once stops, as after a failed fetch."""
         # An answer may be lost.
         self._must_reconcile = True
@@ -460,7 +522,7 @@ class LimitedJobs:
 
         Returns whether the database has answered.
         """
-        if not (group.may_have_more or group.next):
+        if not group.has_jobs:
             return False
         workers = self._count_workers_for(group)
         ahead = 0 if self._claimer.has_dynamic_flags else group.count_ahead(self._timings)
@@ -469,7 +531,7 @@ class LimitedJobs:
         if not workers and not (ahead and is_low):
             return False
         has_answer = False
-        if workers and group.free_permits < workers and time.monotonic() >= group.retry_at:
+        if workers and group.can_acquire(workers, time.monotonic()):
             await self._acquire(group, workers)
             has_answer = True
             self._deliver(group)
@@ -498,9 +560,11 @@ class LimitedJobs:
             await each.acquire(count)
             count = min(count, each.free_count)
             if not count:
-                # Other groups may have use for what is left of these limits.
+                # Other pools may have use for what is left of these limits. A rival keeps slots,
+                # which could be rented by other pools before it asks for them.
                 for other in group.permits[:position]:
-                    await other.reduce(0)
+                    if not (isinstance(other, Slots) and _is_used_by(other, group.rivals)):
+                        await other.reduce(0)
                 return
         for each in group.permits:
             if isinstance(each, Tokens):
@@ -523,12 +587,19 @@ class LimitedJobs:
     def _start_next(self, group: Group) -> ClaimedJob | None:
         if not group.free_permits or group.next[0].pool_id != self._lease.pool_id:
             return None
+        # Without the right to claim jobs, no group can ask for permits.
+        now = time.monotonic()
+        if self._lease.can_claim and group.must_yield(now, self._timings.turn_seconds):
+            return None
         claimed = group.next.popleft()
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
         group.running += 1
         self._is_requested = False
         self._turns.remove(group)
         self._turns.append(group)
+        self._last_turn += 1
+        group.turn = self._last_turn
+        group.started_at = now
         return claimed
 
     def _free_permits(self, start: Start) -> None:
@@ -616,10 +687,9 @@ class LimitedJobs:
         limits = await self._db.run(
             watch_limits(sorted(self._permits), sorted(self._lease.pool_ids), rented)
         )
-        found = {each.name for each in limits}
-        if found != self._permits.keys() and not self._is_stopped:
-            # A person deleted the rows.
-            await self.register()
+        if not self._is_stopped:
+            # A person deleted these rows. A newer version of the app may have written the others.
+            await self._register(sorted(self._permits.keys() - {each.name for each in limits}))
         for each in limits:
             permits = self._permits[each.name]
             if isinstance(permits, Slots):
@@ -704,6 +774,7 @@ class LimitedJobs:
         )
 
     def _answer_asking(self) -> None:
+        self._is_slow = False
         answered, self._asking = self._asking, []
         for asking in answered:
             if not asking.done():
@@ -810,6 +881,10 @@ class LimitedSeat:
         if self._claimed is not None:
             self._jobs.end(self._claimed)
             self._claimed = None
+
+
+def _is_used_by(permits: Permits, groups: Iterable[Group]) -> bool:
+    return any(permits in each.permits and each.has_jobs for each in groups)
 
 
 def _group_tasks(

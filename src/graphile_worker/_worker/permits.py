@@ -136,6 +136,9 @@ class Slots(Permits):
             self._free.append((slot, time.monotonic()))
         if rented:
             self._misses = 0
+            # The limit was raised since it was read. Otherwise this pool would return the slot and
+            # rent it again, without a pause.
+            self.amount = max(self.amount, *(slot.number for slot in rented))
         if len(rented) < missing:
             self._delay_retry(now)
             await self._want()

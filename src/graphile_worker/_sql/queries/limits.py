@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.jobs import MICROSECOND, encode_when
-from graphile_worker._sql.queries.workers import LIMITS_KEY
+from graphile_worker._sql.queries.workers import FIRST_START_KEY, LIMITS_KEY
 from graphile_worker._sql.query import Query, Row, read_as, read_bool, read_column
 from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.jobs import RunAt, parse_timestamp
@@ -162,7 +162,8 @@ def watch_limits(
 
 def find_newest_limits(names: list[str], pool_ids: list[str]) -> Query[list[str]]:
     """Find the limits for which this pool is the one that started last, of all that have it."""
-    return Query("find_newest_limits", (names, pool_ids, LIMITS_KEY), read_column)
+    args = (names, pool_ids, LIMITS_KEY, FIRST_START_KEY)
+    return Query("find_newest_limits", args, read_column)
 
 
 def take_tokens(name: str, count: int) -> Query[TakenTokens | None]:

@@ -33,6 +33,9 @@ MAX_TASK_NAMES = 100
 CRONTAB_KEY = "crontab"
 LIMITS_KEY = "limits"
 
+# The member with the time at which a pool first started, if it registers again under another id.
+FIRST_START_KEY = "first_started_at"
+
 # The start of the error that Python and Rust workers write to jobs of a dead pool.
 RECOVERED_MESSAGE = "Job recovered after worker interruption"
 

@@ -1,7 +1,14 @@
 -- Return those of limits $1 for which one of pools $2 is the registered pool that started last, of
--- all pools that list the limit in their details under the key $3.
+-- all pools that list the limit in their details under the key $3. A pool that registered again under
+-- another id has its first start there under the key $4.
 with listed as (
-  select pools.id, pools.started_at, limits.name
+  select
+    pools.id,
+    limits.name,
+    coalesce(
+      pg_catalog.to_timestamp((pools.details ->> $4::text)::float8),
+      pools.started_at
+    ) as started_at
   from :ext_schema.pools as pools
   cross join lateral pg_catalog.json_each(pools.details -> $3::text) as tasks (name, limits)
   cross join lateral pg_catalog.json_array_elements_text(tasks.limits) as limits (name)
