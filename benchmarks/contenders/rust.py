@@ -23,6 +23,9 @@ class Rust(SharedSchema):
         self.name = "rust" if mode == "batched" else f"rust_{mode}"
         self.label = "Graphile Worker RS 0.14 on Rust"
         self.settings = SETTINGS[mode]
+        if mode == "direct":
+            # Each of its 24 loops fetches one job and then waits for the poll interval of 1 s.
+            self.sample = 200
 
     def missing(self) -> str | None:
         return find_missing_rust()

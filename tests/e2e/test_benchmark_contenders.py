@@ -67,7 +67,7 @@ def test_the_rust_worker_runs_all_of_its_jobs_and_adds_some(server, contender):
     if missing := contender.missing():
         pytest.skip(missing)
     with server.database(contender.kind, contender.install) as database:
-        drained = contender.drain(database, 300)
+        drained = contender.drain(database, 200)
         told = environment(database, jobs=40, batch=20)
         with running(contender.adding(), told) as program:
             added = program.wait_for_line("in_batches")
@@ -76,7 +76,7 @@ def test_the_rust_worker_runs_all_of_its_jobs_and_adds_some(server, contender):
             # One before the clock starts, a batch one by one, and all in batches.
             assert left.fetchone() == (1 + 20 + 40,)
 
-    assert drained.jobs == 300
+    assert drained.jobs == 200
     assert (drained.cpu_seconds or 0) > 0
     assert min(added["one_by_one"], added["in_batches"]) > 0
 
