@@ -222,8 +222,8 @@ class Scene:
             is_external=False,
             lease_service=self,
             logger=self._logger,
-            client=None,
-            sync_client=None,
+            task_client=None,
+            sync_task_client=None,
             executors=Executors(ThreadPool(), ProcessPool(TaskProcessOptions())),
             has_pool=True,
         )
