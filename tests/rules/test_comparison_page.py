@@ -103,14 +103,14 @@ def test_other_projects_are_faster_only_where_the_page_lists_it():
     single = {name: each["one_by_one"]["median"] for name, each in newest["add"].items()}
     waits = {name: each["p50_ms"]["median"] for name, each in newest["latency"].items()}
 
-    assert find_faster(batches) == {"node", "pgqueuer"}
-    assert find_faster(single) == {"pgqueuer", "procrastinate"}
+    assert find_faster(batches) == set()
+    assert find_faster(single) == {"pgqueuer"}
     assert max(waits, key=waits.__getitem__) == "ours"
+    assert "PgQueuer added more jobs per second one by one." in PAGE
     assert (
-        "Node and PgQueuer added more jobs per second in batches, "
-        "and PgQueuer and Procrastinate one by one too." in PAGE
+        "Graphile Worker for Node and for Rust, PgQueuer and Procrastinate started a job "
+        "slightly sooner" in PAGE
     )
-    assert "Node, PgQueuer and Procrastinate started a job slightly sooner" in PAGE
 
 
 def find_faster(rates: dict[str, float]) -> set[str]:
