@@ -211,6 +211,17 @@ def test_a_narrow_terminal_keeps_the_most_important_columns():
     assert row.split() == ["send_email", "1m10s", "5"]
 
 
+def test_the_last_line_names_all_keys_and_the_pages_if_they_fit():
+    last = {
+        columns: render_text(make_empty_queue(), columns=columns)[-1] for columns in (70, 100, 110)
+    }
+
+    assert all("? help  " in line for line in last.values())
+    assert last[70].endswith("page 1 of 1-6")
+    assert last[100].endswith("page 1 of 1-6")
+    assert last[110].endswith("5 alerts  6 ended")
+
+
 def test_a_truncated_table_names_the_page_with_all_rows():
     tasks = [make_task(f"task {n}", ready=1) for n in range(50)]
 

@@ -20,7 +20,6 @@ from graphile_worker._cli.top.text import (
     SELECTED,
     STRONG,
     WARNING,
-    Span,
     StyledLine,
     TextStyle,
     clip_line,
@@ -28,6 +27,7 @@ from graphile_worker._cli.top.text import (
     fit_line,
     flow_lines,
     justify,
+    line_width,
     make_line,
     render_plain,
     sanitize,
@@ -251,16 +251,16 @@ def _render_footer(frame: Frame) -> StyledLine:
     if view.is_editing_filter:
         return (("task: ", STRONG), *make_line(view.filter), ("▏", SELECTED))
     pause = "resume" if view.is_paused else "pause"
-    right: list[Span] = [(f"page {view.page.value} of 1-6", FAINT)]
-    if frame.columns >= 100:
-        right = [
-            (f"  {page.value} {page.name.lower()}", STRONG if page is view.page else FAINT)
-            for page in Page
-        ]
-    if view.filter:
-        right.insert(0, (f"/{sanitize(view.filter)}  ", WARNING))
     left = make_line(f"q quit  p {pause}  s sort  / filter  ? help", FAINT)
-    return justify(left, tuple(right), frame.columns)
+    filtered = make_line(f"/{sanitize(view.filter)}  ", WARNING) if view.filter else ()
+    pages = [
+        (f"  {page.value} {page.name.lower()}", STRONG if page is view.page else FAINT)
+        for page in Page
+    ]
+    right = (*filtered, *pages)
+    if line_width(left) + line_width(right) >= frame.columns:
+        right = (*filtered, *make_line(f"page {view.page.value} of 1-6", FAINT))
+    return justify(left, right, frame.columns)
 
 
 def _render_help(frame: Frame) -> list[StyledLine]:
