@@ -1,5 +1,6 @@
 -- Return the kind and the amount in force of limits $1, whether a pool other than $2 waits for a
--- slot, and what the app defines. Only the first pool that asks, and has slots of the limit ($3), gets that answer.
+-- slot, and what the app defines. Only the first pool that asks, and has slots of the limit ($3),
+-- learns that one waits.
 with wanted as (
   update :ext_schema.limits as limits
   set wanted_at = null
