@@ -305,6 +305,16 @@ def test_new_jobs_do_not_move_the_rows_that_are_in_use(
         expect(page).to_have_url(re.compile("before="))
 
 
+# What has the focus when the preview of a change appears.
+RECORD_FOCUS = """() => {
+  new MutationObserver((_, observer) => {
+    if (!document.querySelector("dialog")?.textContent.includes("This changes")) return;
+    window.focused = document.activeElement.textContent;
+    observer.disconnect();
+  }).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
 def test_jobs_can_be_found_chosen_and_retried_by_keyboard(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:
@@ -322,8 +332,11 @@ def test_jobs_can_be_found_chosen_and_retried_by_keyboard(
         for key in ("j", "j", "x", "j", "X"):
             page.keyboard.press(key)
         expect(page.locator("tr.chosen")).to_have_count(2)
+        page.evaluate(RECORD_FOCUS)
         page.keyboard.press("r")
         expect(get_dialog(page)).to_contain_text("This changes 2 jobs.")
+        # Enter would have been safe at once.
+        assert page.evaluate("focused") == "Retry 2 jobs"
         page.keyboard.press("Enter")
         expect(get_dialog(page)).to_contain_text("2 jobs retried.")
         page.keyboard.press("Enter")

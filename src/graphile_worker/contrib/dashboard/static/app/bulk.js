@@ -1,7 +1,7 @@
 /** The dialog that changes jobs: values, preview, confirmation, progress, result. */
 import {
-  Button, Dialog, Field, Fields, Notice, State, count, del, get, html, openDialog, plural, post, readFields, session, sum, texts, tickNow, useEffect,
-  useLive, useState, whyNot,
+  Button, Dialog, Field, Fields, Notice, State, count, del, get, html, openDialog, plural, post, readFields, session, sum, texts, tickNow,
+  useLayoutEffect, useLive, useState, whyNot,
 } from "./kit.js";
 
 const FIRST_JOBS = 10;
@@ -55,11 +55,11 @@ function Bulk({ action, q, ids, fingerprint, title, is_sure: isSure, onDone, clo
     onDone?.();
   }
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!fields) look();
   }, []);
-  useEffect(() => {
-    // The button that had the focus may be gone. Enter must not stop a run.
+  useLayoutEffect(() => {
+    // Before the paint. The button with the focus may be gone, or cancel. Enter must not stop a run.
     const button = step === "running" ? "first-child" : "last-child";
     document.querySelector(`dialog[open] .dialog-body :is(input, select), dialog[open] .dialog-foot button:${button}`)?.focus();
     let isCurrent = true;
@@ -74,7 +74,7 @@ function Bulk({ action, q, ids, fingerprint, title, is_sure: isSure, onDone, clo
   const why = obstacle || (isTyped ? null : `Type ${total} first.`);
   const submit = { type: "submit", kind: words.is_dangerous ? "danger" : "primary" };
   const stop = () => del(`/bulk/${run.id}`).catch(() => {});
-  /** The buttons of each step: their text and properties. */
+  /** Buttons of each step: text and properties. */
   const buttons = {
     form: [["Cancel", { onClick: close }], ["Preview", { ...submit, kind: "primary" }]],
     loading: [["Cancel", { onClick: close }]],
@@ -102,7 +102,7 @@ function Bulk({ action, q, ids, fingerprint, title, is_sure: isSure, onDone, clo
   <//>`;
 }
 
-/** The values of the form. A time that the user has chosen takes the place of the delay. */
+/** The values of the form. A chosen time takes the place of the delay. */
 function getParameters(fields = [], values) {
   const { at, ...rest } = readFields(fields, values);
   return at ? { ...rest, run_at: at } : rest;

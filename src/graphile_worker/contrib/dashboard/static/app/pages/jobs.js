@@ -1,7 +1,7 @@
 /** Jobs: find them, follow them live, and change many at once. */
 import {
   Button, Chips, Dialog, FilterBox, Loaded, Missing, Notice, Page, State, Table, count, html, isOutage, link, navigate, openBulk, openDialog, overview, plural,
-  setQuery, stored, sum, texts, toast, useEffect, useLive, useRef, useShortcuts, useState, whyNot,
+  setQuery, stored, sum, texts, toast, useEffect, useLayoutEffect, useLive, useRef, useShortcuts, useState, whyNot,
 } from "../kit.js";
 
 const PAGE_SIZE = 50;
@@ -32,7 +32,7 @@ function readQuery({ q = "", state = "" }) {
   return { text: q, others, state: state || term?.[1] || "", filter: state ? `${q} state:${state}`.trim() : q };
 }
 
-/** The last rows, so that Back shows them at once. */
+/** The last rows: Back shows them at once. */
 let kept = null;
 
 /** Rows that stay where they are: updated in place, marked when they left the list. New ones are counted. */
@@ -109,10 +109,8 @@ export default function Jobs({ query }) {
     select([]);
     setCursor(null);
   };
-  useEffect(() => {
-    if (query.focus) setQuery({ focus: null });
-  }, []);
-  useEffect(clear, [filter]);
+  useEffect(() => setQuery({ focus: null }), []);
+  useLayoutEffect(clear, [filter]);
 
   const move = (step) => {
     const index = ids.indexOf(cursor);
