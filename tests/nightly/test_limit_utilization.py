@@ -1,44 +1,64 @@
 """Limits use what they allow: at least 95 % of the slots, with short and with long jobs."""
 
-import asyncio
-import time
+import json
 
 import pytest
 
-from graphile_worker import App, ConcurrencyLimit, JobSpec
-from tests.support.recorder import open_runners
-
-pytestmark = [pytest.mark.nightly, pytest.mark.serial]
+from graphile_worker import JobSpec, sync
+from tests.support.processes import Programs, eventually
 
 SLOTS = 4
 POOLS = 2
 
+# Each pool is a process of its own, as people run them.
+WORKER = """
+    import asyncio
+    import atexit
+    import json
+    import os
+    import time
+    from pathlib import Path
 
-@pytest.mark.parametrize(("seconds", "jobs"), [(0.005, 8_000), (5.0, 24)])
-async def test_jobs_use_at_least_95_percent_of_the_slots(
-    app: App, database, hooks, figure, seconds, jobs
-):
-    are_all_done = asyncio.Event()
-    busy: list[tuple[float, float]] = []
+    from graphile_worker import App, ConcurrencyLimit
 
-    @app.task(limit=ConcurrencyLimit(SLOTS))
-    async def work() -> None:
+    app = App()
+    busy = []
+
+    @app.task(limit=ConcurrencyLimit(4))
+    async def work(seconds: float) -> None:
         began = time.monotonic()
         await asyncio.sleep(seconds)
         busy.append((began, time.monotonic()))
-        if len(busy) == jobs:
-            are_all_done.set()
 
-    await app.aadd_jobs([JobSpec("work")] * jobs)
-    async with open_runners(database, hooks) as start:
-        for _ in range(POOLS):
-            await start(app, concurrency=SLOTS)
-        async with asyncio.timeout(90):
-            await are_all_done.wait()
+    @atexit.register
+    def report() -> None:
+        Path(f"busy-{os.getpid()}.json").write_text(json.dumps(busy))
+"""
 
-    # Without the start and the end, when fewer jobs than slots are left.
-    since, until = busy[jobs // 10][1], busy[-SLOTS * 2][0]
-    used = sum(max(0.0, min(end, until) - max(began, since)) for began, end in busy)
+
+@pytest.mark.nightly
+@pytest.mark.serial
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("seconds", "jobs"), [(0.005, 16_000), (5.0, 40)])
+def test_jobs_use_at_least_95_percent_of_the_slots(database, sql, tmp_path, figure, seconds, jobs):
+    with sync.Client(database.dsn, schema=database.schema) as client:
+        client.add_jobs([JobSpec("work", {"seconds": seconds})] * jobs)
+    with Programs.for_database(database, tmp_path).with_whole_end as programs:
+        programs.write("worker.py", WORKER)
+        pools = [
+            programs.worker("--app", "worker:app", "--jobs", str(2 * SLOTS)) for _ in range(POOLS)
+        ]
+        is_empty = "select not exists (select from :schema._private_jobs)"
+        eventually(lambda: sql.value(is_empty), "no job is left", within=120)
+        assert [pool.stop() for pool in pools] == [0] * POOLS
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("busy-*.json")]
+    busy = sorted((end, began) for report in reports for began, end in report)
+    assert len(busy) == jobs
+
+    # After the pools have shared the slots, and before fewer jobs than slots are left.
+    since, until = busy[jobs // 2][0], busy[-SLOTS * 2][1]
+    used = sum(max(0.0, min(end, until) - max(began, since)) for end, began in busy)
     share = used / (SLOTS * (until - since))
-    figure(f"{share:.1%} of {SLOTS} slots with jobs of {seconds:g} s")
+    shares = ", ".join(f"{len(report) / jobs:.0%}" for report in reports)
+    figure(f"{share:.1%} of {SLOTS} slots with jobs of {seconds:g} s ({shares} of them in a pool)")
     assert share >= 0.95

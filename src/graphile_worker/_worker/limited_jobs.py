@@ -57,7 +57,7 @@ class LimitTimings(LazyKeywordDataclass):
     """Between two searches for ready jobs, because notifications of other tasks are frequent."""
     short_job_seconds: float = 0.1
     """Jobs that take longer are not claimed before a slot is free."""
-    ahead_seconds: float = 0.025
+    ahead_seconds: float = 0.05
     """Work that is claimed ahead while jobs are short, at least one job for each slot."""
     max_waiting_seconds: float = 0.11
     """Time after which a claimed job without a worker is released for other pools."""
