@@ -100,7 +100,6 @@ class Group:
         self.failures = 0
         self._failed_until = 0.0
         self._mean_seconds: float | None = None
-        self._ahead_from = 0.0
 
     @property
     def free_permits(self) -> int:
@@ -172,7 +171,7 @@ class Group:
         0 with a rate limit, whose tokens do not become free when a job ends.
         """
         mean = self._mean_seconds
-        if mean is None or mean > timings.short_job_seconds or time.monotonic() < self._ahead_from:
+        if mean is None or mean > timings.short_job_seconds:
             return 0
         if not all(isinstance(each, Slots) for each in self.permits):
             return 0
@@ -189,9 +188,14 @@ class Group:
         mean = self._mean_seconds
         self._mean_seconds = seconds if mean is None else mean + (seconds - mean) * weight
 
-    def stop_ahead(self) -> None:
-        """Claim no jobs ahead for a second, because the last ones waited for too long."""
-        self._ahead_from = time.monotonic() + 1.0
+    def record_late(self) -> None:
+        """Claim fewer jobs ahead, because the last ones waited for too long.
+
+        Jobs take longer than the mean, or this process was stalled. The next jobs to end correct
+        the mean. If none ends, it soon exceeds that of short jobs.
+        """
+        if self._mean_seconds is not None:
+            self._mean_seconds *= 2
 
     def take_permits(self) -> tuple[Permit, ...]:
         return tuple(each.take() for each in self.permits)
@@ -636,7 +640,7 @@ class LimitedJobs:
                 continue
             late_ids = {id(each) for each in late}
             group.next = deque(each for each in group.next if id(each) not in late_ids)
-            group.stop_ahead()
+            group.record_late()
             group.may_have_more = True
             try:
                 # Before the release, after which another pool may take tokens.
