@@ -5,12 +5,13 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from graphile_worker.contrib.dashboard._poller import DEFAULT_TIMINGS
 from tests.conftest import TestDatabase
-from tests.support.dashboard import open_dashboard
+from tests.support.dashboard import Caller, open_dashboard
 from tests.support.processes import Programs, eventually
 from tests.support.sql import Sql
 
@@ -65,6 +66,13 @@ def read_processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def time_diagnosis(caller: Caller) -> tuple[dict[str, Any], float]:
+    """Return the diagnosis, and the seconds until it was there."""
+    started_at = time.monotonic()
+    diagnosis: dict[str, Any] = caller.get("diagnosis")
+    return diagnosis, time.monotonic() - started_at
+
+
 @pytest.mark.nightly
 @pytest.mark.serial
 @pytest.mark.single_version
@@ -78,6 +86,8 @@ def test_the_poller_is_quick_and_cheap_with_a_million_jobs(
         started_at = time.monotonic()
         first = caller.get("overview")
         first_seconds = time.monotonic() - started_at
+        # The jobs are still being counted, and then they have been counted.
+        counting, counting_seconds = time_diagnosis(caller)
 
         def get_taken() -> str | None:
             overview = caller.get("overview")
@@ -97,16 +107,22 @@ def test_the_poller_is_quick_and_cheap_with_a_million_jobs(
         seconds = time.monotonic() - since
         load = (read_processor_seconds(pid) - before) / seconds
         overview = caller.get("overview")
+        diagnosis, diagnosis_seconds = time_diagnosis(caller)
     figure(
         f"dashboard with {JOBS:,} jobs, {QUEUES:,} queues, {TASKS} tasks: first data after "
-        f"{first_seconds:.2f} s, snapshot {overview['snapshot_seconds']:.2f} s each "
-        f"{seconds:.0f} s, {load:.1%} of one backend"
+        f"{first_seconds:.2f} s, diagnosis after {counting_seconds:.2f} s while jobs are being "
+        f"counted and {diagnosis_seconds:.2f} s later, snapshot "
+        f"{overview['snapshot_seconds']:.2f} s each {seconds:.0f} s, {load:.1%} of one backend"
     )
     assert first["oldest_ready_seconds"] > 3000
     assert overview["totals"]["ready"] + overview["totals"]["waiting"] > JOBS / 2
     assert len(overview["tasks"]) == 60
     assert overview["task_count"] == TASKS
+    assert [counting["verdict"], diagnosis["verdict"]] == ["unknown", "stalled"]
+    assert {"no-workers", "permanently-failed"} <= {each["id"] for each in diagnosis["findings"]}
     assert first_seconds < FIRST_DATA_SECONDS
+    assert counting_seconds < FIRST_DATA_SECONDS
+    assert diagnosis_seconds < FIRST_DATA_SECONDS
     assert load < MAX_LOAD
 
 

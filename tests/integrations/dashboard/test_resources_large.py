@@ -82,6 +82,7 @@ PAGE_PATHS = (
     "history/outcomes",
     "audit",
     "completions",
+    "diagnosis",
 )
 SEARCH_PATHS = (
     "jobs?q=task:task_7 state:failed",
@@ -90,7 +91,6 @@ SEARCH_PATHS = (
     "queues?q=7",
     "history/series?range=24h",
     "history/series?range=7d",
-    "diagnosis",
 )
 
 

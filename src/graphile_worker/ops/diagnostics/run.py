@@ -1,7 +1,7 @@
 """Run all checks, each in a short read-only transaction."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
@@ -74,6 +74,7 @@ async def examine(
     schema: str | None = None,
     ext_schema: str | None = None,
     options: DoctorOptions | None = None,
+    queue_findings: Sequence[Finding] | None = None,
 ) -> Report:
     """Diagnose a database and its queue, without changes and without blocking other sessions.
 
@@ -83,6 +84,8 @@ async def examine(
         schema: The schema of the queue.
         ext_schema: The companion schema.
         options: Time limits, thresholds, and the options of your workers.
+        queue_findings: What a recent snapshot shows of jobs, locks and workers (default: take a
+            snapshot, which reads all jobs).
 
     Returns:
         The findings. An unreachable database is one of them.
@@ -93,7 +96,9 @@ async def examine(
         conninfo, schemas, max_size=CONNECTION_COUNT, prepared_statements=False
     )
     try:
-        return await _DiagnosticRun(database, schemas, options or DoctorOptions()).run()
+        return await _DiagnosticRun(
+            database, schemas, options or DoctorOptions(), queue_findings
+        ).run()
     finally:
         await database.close()
 
@@ -101,10 +106,17 @@ async def examine(
 class _DiagnosticRun:
     """Collects the facts and findings of one diagnosis."""
 
-    def __init__(self, database: PsycopgDatabase, schemas: Schemas, options: DoctorOptions) -> None:
+    def __init__(
+        self,
+        database: PsycopgDatabase,
+        schemas: Schemas,
+        options: DoctorOptions,
+        queue_findings: Sequence[Finding] | None,
+    ) -> None:
         self._db = database
         self._schemas = schemas
         self._options = options
+        self._queue_findings = queue_findings
         self._facts = {"driver": f"psycopg {version('psycopg')}, {get_psycopg_implementation()}"}
         self._findings = connectivity.check_driver(get_psycopg_implementation())
         # Checks that this role may not run.
@@ -203,13 +215,15 @@ class _DiagnosticRun:
         return [] if blocker is None else [blocker]
 
     def _plan_check_queue(self, context: DoctorContext) -> FindingsPlan:
-        thresholds = context.thresholds
-        snapshot = yield from plan_snapshot(self._schemas, thresholds.max_transaction_age)
+        findings = self._queue_findings
+        if findings is None:
+            thresholds = context.thresholds
+            snapshot = yield from plan_snapshot(self._schemas, thresholds.max_transaction_age)
+            findings = diagnose_queue(
+                SnapshotHistory(snapshot), self._schemas, thresholds, context.options.external_tasks
+            )
         self._can_judge = True
         known = {each.id for each in self._findings}
-        findings = diagnose_queue(
-            SnapshotHistory(snapshot), self._schemas, thresholds, context.options.external_tasks
-        )
         return [each for each in findings if each.id not in known]
 
     async def _run_checks(
