@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,18 +13,27 @@ import pytest
 from click.testing import CliRunner, Result
 from psycopg.conninfo import make_conninfo
 
+from graphile_worker import ConcurrencyLimit, RateLimit
 from graphile_worker._cli.health import describe_queue, health_server
 from graphile_worker._cli.main import command
 from graphile_worker._db.database import run_plan
 from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.tuning import plan_get_tuning
+from graphile_worker._sql.queries.limits import (
+    create_limit_rows,
+    register_limits,
+    rent_slots,
+    take_tokens,
+)
+from graphile_worker.limits import Limit
 from graphile_worker.ops.diagnostics import DoctorOptions, FindingId, Thresholds, examine
 from graphile_worker.ops.diagnostics.findings import QUEUE_FINDINGS
 from graphile_worker.ops.diagnostics.queue import diagnose_queue
 from graphile_worker.ops.snapshot import plan_snapshot
 from graphile_worker.ops.trends import SnapshotHistory
 from tests.conftest import TestDatabase
+from tests.support.pools import open_session
 from tests.support.sql import Sql
 
 # Logic of the worker, which test_runner.py runs on the oldest pair too.
@@ -45,15 +55,23 @@ def add_jobs(sql: Sql, task: str, *, count: int = 1, due: str = "0 s", queue: st
     )
 
 
-def register(sql: Sql, *, silence: str = "0 s", lease: str = "1 hour") -> None:
-    """Register a Python worker that runs the task send_email."""
+def register(
+    sql: Sql,
+    *,
+    silence: str = "0 s",
+    lease: str = "1 hour",
+    limits: dict[str, list[str]] | None = None,
+) -> None:
+    """Register a Python worker that runs the task send_email, and those with limits."""
+    limits = limits or {}
+    tasks = ["send_email", *limits]
     sql.run(
         "insert into :ext_schema.pools (id, seen_at, lease, details) values "
         "($1, now() - $2::text::interval, $3::text::interval, $4::text::json)",
         PYTHON,
         silence,
         lease,
-        json.dumps({"runtime": "python", "concurrency": 4, "tasks": ["send_email"]}),
+        json.dumps({"runtime": "python", "concurrency": 4, "tasks": tasks, "limits": limits}),
     )
 
 
@@ -264,6 +282,56 @@ def test_26_permanently_failed_jobs_are_reported_alike(database, sql):
     ]
     for name in ("severity", "advice", "shell", "affected"):
         assert from_top[name] == from_doctor[name]
+
+
+def test_a_task_that_is_late_because_of_its_limit_needs_no_more_workers(database, sql):
+    limits: list[Limit] = [
+        ConcurrencyLimit(2, name="encoder"),
+        RateLimit(1, per=timedelta(hours=1), name="stripe"),
+    ]
+    register(sql, limits={"encode": ["encoder"], "charge": ["encoder", "stripe"]})
+    for task in ("encode", "charge", "send_email"):
+        add_jobs(sql, task, due="2 minutes")
+    with open_session(database) as connection:
+        connection.run(register_limits(limits))
+        connection.run(create_limit_rows(["encoder", "stripe"]))
+        connection.run(take_tokens("stripe", 1))
+        connection.run(rent_slots("encoder", PYTHON, 1))
+        with_a_free_slot = list_late_tasks(run_top(database)["attention"])
+        connection.run(rent_slots("encoder", PYTHON, 1))
+
+    from_top = list_late_tasks(run_top(database)["attention"])
+    report = json.loads(invoke(database, "doctor", "--json").stdout)
+    from_doctor = list_late_tasks(report["findings"])
+
+    assert [each for each in from_top.values() if "more workers" in each["advice"].lower()] == [
+        from_top["encode"],
+        from_top["charge"],
+    ]
+    slot = "the job waits for a slot of 'encoder' (2 of 2 rented)"
+    assert from_top["encode"]["evidence"] == ["1 ready, 0 running", "0 of 4 slots busy", slot]
+    assert from_top["charge"]["evidence"][-2] == slot
+    token = from_top["charge"]["evidence"][-1]
+    assert token.startswith("the job waits for a token of 'stripe' (1 per 1h, next in ")
+    assert get_arguments(from_top["encode"]["shell"], "limits set") == ["encoder", "N"]
+    assert get_arguments(with_a_free_slot["charge"]["shell"], "limits set") == ["stripe", "N/1h"]
+    for other in (from_top["send_email"], with_a_free_slot["encode"]):
+        assert other["advice"].startswith("Add workers")
+        assert "jobs why" in other["shell"]
+    for task, finding in from_doctor.items():
+        for name in ("advice", "shell"):
+            assert finding[name] == from_top[task][name]
+
+
+def list_late_tasks(findings: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the findings of tasks that are late, by task."""
+    return {each["subject"]["name"]: each for each in findings if each["id"] == "late"}
+
+
+def get_arguments(shell: str, subcommand: str) -> list[str]:
+    """Return the last two arguments of a command that is printed."""
+    assert shell.startswith(f"graphile-worker {subcommand} ")
+    return shlex.split(shell)[-2:]
 
 
 def test_a_queue_that_cannot_be_read_has_no_verdict(empty_database):

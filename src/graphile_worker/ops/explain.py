@@ -23,7 +23,7 @@ from graphile_worker._support.durations import format_duration
 from graphile_worker.jobs import Job, parse_timestamp
 from graphile_worker.limits import ConcurrencyLimit
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
-from graphile_worker.ops.limits import LimitState, describe_slots, describe_tokens
+from graphile_worker.ops.limits import LimitState, describe_shortage
 from graphile_worker.ops.pauses import (
     PAUSED_PREFIX,
     Pause,
@@ -344,18 +344,16 @@ def _explain_no_worker(context: ExplanationContext) -> Reason:
 def _explain_limits(context: ExplanationContext) -> Iterator[Reason]:
     """Explain which limits of the task allow no other job now."""
     for state in context.limits:
+        if not state.is_exhausted:
+            continue
+        renters = context.slot_renters.get(state.name, {})
+        evidence: dict[str, object] = {"limit": state.name}
         if isinstance(state.limit, ConcurrencyLimit):
-            renters = context.slot_renters.get(state.name, {})
-            if sum(renters.values()) < state.limit.slots:
-                continue
-            what = describe_slots(state, renters)
-            evidence: dict[str, object] = {"slots": state.limit.slots, "rented_by": dict(renters)}
+            evidence |= {"slots": state.limit.slots, "rented_by": dict(renters)}
         else:
-            if not state.seconds_until_next:
-                continue
-            what = describe_tokens(state)
-            evidence = {"limit_rate": str(state.limit), "in_seconds": state.seconds_until_next}
-        yield Reason(ReasonCode.LIMIT, f"it waits for {what}", {"limit": state.name} | evidence)
+            evidence |= {"limit_rate": str(state.limit), "in_seconds": state.seconds_until_next}
+        sentence = f"it waits for {describe_shortage(state, renters)}"
+        yield Reason(ReasonCode.LIMIT, sentence, evidence)
 
 
 def _explain_busy(context: ExplanationContext) -> Iterator[Reason]:

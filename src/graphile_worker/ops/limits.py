@@ -21,12 +21,12 @@ from graphile_worker.ops.text import format_seconds
 __all__ = [
     "LimitKind",
     "LimitState",
-    "describe_slots",
-    "describe_tokens",
+    "describe_shortage",
     "encode_limit",
     "encode_state",
     "format_change",
     "format_limit",
+    "format_placeholders",
     "format_use",
     "parse_limit",
     "plan_can_read_limits",
@@ -100,33 +100,36 @@ def format_use(state: LimitState) -> str:
     return f"next start in {format_seconds(state.seconds_until_next)}"
 
 
-def describe_slots(state: LimitState, renters: Mapping[str, int]) -> str:
-    """Describe why a job waits for a slot.
+def describe_shortage(state: LimitState, renters: Mapping[str, int] | None = None) -> str:
+    """Describe what a job waits for while its limit is exhausted.
 
     Args:
-        state: The concurrency limit.
-        renters: How many slots each pool rents.
+        state: The limit.
+        renters: How many slots each pool rents, to name the pools.
 
     Returns:
-        A text, for example `a slot of 'stripe' (20 of 20 rented by pypool-…)`.
+        A text, for example `a slot of 'stripe' (20 of 20 rented by pypool-…)` or
+        `a token of 'stripe' (50 per 1m, next in 0.4s)`.
     """
-    slots = state.limit.slots if isinstance(state.limit, ConcurrencyLimit) else 0
-    pools = list(renters)
+    if not isinstance(state.limit, ConcurrencyLimit):
+        return f"a token of {state.name!r} ({state.limit}, {_format_next(state)})"
+    pools = list(renters or ())
     more = f" and {len(pools) - MAX_POOLS} more" if len(pools) > MAX_POOLS else ""
     by = f" by {', '.join(pools[:MAX_POOLS])}{more}" if pools else ""
-    return f"a slot of {state.name!r} ({sum(renters.values())} of {slots} rented{by})"
+    return f"a slot of {state.name!r} ({state.used_slots} of {state.limit.slots} rented{by})"
 
 
-def describe_tokens(state: LimitState) -> str:
-    """Describe why a job waits for a token.
+def format_placeholders(state: LimitState) -> tuple[str, str]:
+    """Format the arguments of `limits set` with N in the place of the number.
 
     Args:
-        state: The rate limit.
+        state: The limit.
 
     Returns:
-        A text, for example `a token of 'stripe' (50 per 1m, next in 0.4s)`.
+        Its name and its value, for example `stripe` and `N/1m`.
     """
-    return f"a token of {state.name!r} ({state.limit}, {_format_next(state)})"
+    _, slash, period = format_limit(state.limit).partition("/")
+    return state.name, f"N{slash}{period}"
 
 
 def format_change(state: LimitState) -> str:

@@ -15,9 +15,11 @@ from datetime import datetime, timedelta
 from graphile_worker._db.database import TransactionalRunner, run_plan_on
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_schema_missing
+from graphile_worker._sql.plans.limits import plan_list_limits
 from graphile_worker._sql.plans.pauses import join_pauses
 from graphile_worker._sql.queries.diagnostics import DeadRows, get_dead_rows
 from graphile_worker._sql.queries.jobs import get_task_and_queue_names
+from graphile_worker._sql.queries.limits import LimitState
 from graphile_worker._sql.queries.pauses import (
     PAUSED_PREFIX,
     Pause,
@@ -51,6 +53,7 @@ from graphile_worker.ops.pools import (
     PoolHealth,
     PoolInfo,
     build_unknown_pool,
+    find_task_limits,
     list_dead_pool_ids,
     plan_get_pools,
 )
@@ -171,6 +174,8 @@ class Snapshot:
     pools: tuple[PoolInfo, ...] = ()
     pauses: tuple[Pause, ...] = ()
     """Paused tasks and named queues."""
+    limits: tuple[LimitState, ...] = ()
+    """The limits of tasks, if pools that are alive have any."""
     missing_tasks: Mapping[int, int] = field(default_factory=dict)
     """The number of jobs of each task id that has no row."""
     missing_queues: Mapping[int, int] = field(default_factory=dict)
@@ -179,6 +184,16 @@ class Snapshot:
     def find_pause(self, kind: PauseKind, name: str) -> Pause | None:
         """Find the pause of a task or named queue."""
         return next((each for each in self.pauses if (each.kind, each.name) == (kind, name)), None)
+
+    def find_exhausted_limits(self) -> dict[str, list[LimitState]]:
+        """Find the limits that let no other job start now, by task."""
+        limits: dict[str, list[LimitState]] = defaultdict(list)
+        task_limits = find_task_limits(self.pools)
+        for each in self.limits:
+            for task, names in task_limits.items():
+                if each.is_exhausted and each.name in names:
+                    limits[task].append(each)
+        return dict(limits)
 
     def count(self, state: JobState) -> int:
         """Count the jobs in a state."""
@@ -276,6 +291,7 @@ def plan_snapshot(
     tasks = yield from _plan_add_errors(_count_tasks(rows, names))
     locked_queues = _build_locked_queues(queues, rows, locks)
     pauses = yield from _plan_get_pauses(schemas, locked_queues)
+    limits = (yield from plan_list_limits(schemas)) if find_task_limits(pools) else ()
     return Snapshot(
         now=now,
         server=server,
@@ -283,6 +299,7 @@ def plan_snapshot(
         locked=tuple(_build_locked_jobs(rows, locks, names)),
         queues=locked_queues,
         pauses=pauses,
+        limits=tuple(limits),
         pools=tuple(_build_pools(pools, locks, locked_queues, now)),
         missing_tasks=_sum_counts(
             (row.task_id, row.count) for row in rows if row.task_id not in names.tasks

@@ -29,6 +29,7 @@ from graphile_worker.contrib.dashboard._bulk_runs import get_bulk_runs
 from graphile_worker.contrib.dashboard._resources import (
     ROUTES,
     completions,
+    diagnosis,
     history,
     limits,
     overview,
@@ -125,7 +126,7 @@ def desk(shared: Desk) -> Desk:
         shared.sql.run(f"delete from :schema.{name}")
     for name in ("pools", "audit", "outcomes", "attempts", "progress", "pauses", "limits"):
         shared.sql.run(f"delete from :ext_schema.{name}")
-    for cache in (*history._CACHES.values(), limits._LIMITS):
+    for cache in (*history._CACHES.values(), limits._LIMITS, diagnosis._REPORTS):
         cache.clear(shared.board.service)
     return shared
 
@@ -708,6 +709,29 @@ def test_limits_show_their_values_their_use_and_what_waits_for_them(desk):
     assert {"link": ["slow", "limits"]} in desk.admin.get("tasks/charge")["view"]["panels"][1][
         "list"
     ]
+
+
+def test_the_overview_and_the_diagnosis_name_the_limit_of_a_late_task(desk):
+    add_limit(desk, ConcurrencyLimit(1, name="gpu"))
+    add_pool(desk, ALIVE, tasks=["render"], limits={"render": ["gpu"]})
+    with open_session(desk.database) as connection:
+        connection.run(rent_slots("gpu", ALIVE, 1))
+    desk.table.add_job("render", run_at="now() - interval '2 minutes'")
+
+    def find_late(path: str, key: str) -> Any:
+        return [
+            each
+            for each in desk.admin.get(path)[key]
+            if each["id"] == "late" and each["subject"]["name"] == "render"
+        ]
+
+    [alert] = desk.wait_for(lambda: find_late("overview", "alerts"))
+    [finding] = find_late("diagnosis", "findings")
+
+    for each in (alert, finding):
+        assert each["evidence"][-1] == "The job waits for a slot of 'gpu' (1 of 1 rented)"
+        assert each["advice"] == "Wait, or raise the limit. More workers do not help."
+        assert each["shell"].endswith("gpu N")
 
 
 def test_a_limit_is_set_and_reset_and_the_audit_names_who_did_it(desk):

@@ -92,6 +92,13 @@ class LimitState(LazyDataclass):
         """Return what is limited."""
         return get_kind(self.limit)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether no other job may start now: pools rent all slots, or no token is left."""
+        if isinstance(self.limit, ConcurrencyLimit):
+            return self.used_slots >= self.limit.slots
+        return bool(self.seconds_until_next)
+
 
 def get_kind(limit: Limit) -> LimitKind:
     is_rate = isinstance(limit, RateLimit)

@@ -24,6 +24,7 @@ from graphile_worker.ops.diagnostics.installation import build_too_new_finding
 from graphile_worker.ops.diagnostics.permissions import PRIVILEGES_ADVICE
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from graphile_worker.ops.filters import Filter, FilterField, Term, TextPattern, filter_by_states
+from graphile_worker.ops.limits import describe_shortage, format_placeholders
 from graphile_worker.ops.pauses import PauseKind
 from graphile_worker.ops.pools import PoolHealth, is_served, list_alive_pools, list_served_tasks
 from graphile_worker.ops.snapshot import Snapshot, TaskCount
@@ -156,8 +157,8 @@ def check_unhandled_tasks(context: QueueContext) -> Findings:
 
 
 def check_late(context: QueueContext) -> Findings:
-    """Report tasks whose first ready job has waited long."""
-    limits = context.thresholds
+    """Report tasks whose first ready job has waited long, those at a limit last."""
+    limits, exhausted_limits = context.thresholds, context.snapshot.find_exhausted_limits()
     unhandled = {task.identifier for task in _list_unhandled_tasks(context)}
     late = [
         task
@@ -170,6 +171,12 @@ def check_late(context: QueueContext) -> Findings:
     def build(task: TaskCount) -> Finding:
         waited = task.oldest_ready or 0.0
         is_critical = waited > limits.late_critical.total_seconds()
+        exhausted = exhausted_limits.get(task.identifier, [])
+        advice = "Add workers or raise --jobs, unless the job waits for something else:"
+        shell = context.format_command("jobs why", str(task.first_ready))
+        if exhausted:
+            advice = "Wait, or raise the limit. More workers do not help:"
+            shell = context.format_command("limits set", *format_placeholders(exhausted[0]))
         return Finding(
             id=FindingId.LATE,
             severity=Severity.CRITICAL if is_critical else Severity.WARNING,
@@ -178,15 +185,19 @@ def check_late(context: QueueContext) -> Findings:
                 f"{task[JobState.READY]:,} ready, {task.running:,} running",
                 *_format_busy_slots(context.snapshot),
                 *_format_unreported_task(context.snapshot, task),
+                *[f"the job waits for {describe_shortage(each)}" for each in exhausted],
             ),
-            advice="Add workers or raise --jobs, unless the job waits for something else:",
-            shell=context.format_command("jobs why", str(task.first_ready)),
+            advice=advice,
+            shell=shell,
             affected=task[JobState.READY],
             subject=Subject(SubjectKind.TASK, task.identifier),
         )
 
-    oldest_first = sorted(late, key=lambda task: -(task.oldest_ready or 0.0))
-    return _build_for_first(oldest_first, build, JobState.READY)
+    # Two groups, because one finding with one advice stands for the rest of a group.
+    for is_limited in (False, True):
+        group = [task for task in late if (task.identifier in exhausted_limits) is is_limited]
+        oldest_first = sorted(group, key=lambda task: -(task.oldest_ready or 0.0))
+        yield from _build_for_first(oldest_first, build, JobState.READY)
 
 
 def check_permanently_failed(context: QueueContext) -> Findings:
