@@ -263,6 +263,8 @@ def open_page(browser: Browser, address: str, size: str, scheme: str) -> Iterato
     page = context.new_page()
     page.goto(f"{address}#token={TOKEN}")
     page.wait_for_selector("main h1, main h2", timeout=30_000)
+    # The chart of the overview starts after two samples.
+    page.wait_for_timeout(6_000)
     yield page
     context.close()
 
