@@ -19,7 +19,7 @@ from graphile_worker import (
 from graphile_worker.events import JobErrored, JobFailed
 from graphile_worker.runner import run_once
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 ROW = "select payload, attempts, last_error, locked_by from :schema._private_jobs"

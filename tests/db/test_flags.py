@@ -11,7 +11,7 @@ from graphile_worker.events import GetJobEmpty, GetJobErrored, JobSucceeded
 from tests.support.sql import Sql
 from tests.support.tasks import nothing
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 SOON = timedelta(milliseconds=20)

@@ -17,7 +17,7 @@ from graphile_worker.errors import PayloadTooLarge
 from graphile_worker.events import JobFailed, JobStarted, JobSucceeded
 from tests.support.recorder import wait_until
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 WAYS = [claim_first_job, claim_plain_jobs, claim_soonest_jobs, claim_jobs, claim_jobs_unindexed]

@@ -43,6 +43,9 @@ from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import open_session
 from tests.support.roles import as_role
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 

@@ -41,6 +41,9 @@ from tests.support.pools import open_session
 from tests.support.recorder import wait_until
 from tests.support.timings import set_timings
 
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 # The three ways in which a worker fetches jobs.
 SOURCES: dict[str, Any] = {
     "prefetch": LocalQueueOptions(),

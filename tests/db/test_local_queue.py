@@ -30,6 +30,9 @@ from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 from tests.support.tasks import Gate, nothing
 
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=20)
 

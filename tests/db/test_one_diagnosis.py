@@ -36,7 +36,7 @@ from tests.conftest import TestDatabase
 from tests.support.pools import open_session
 from tests.support.sql import Sql
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 NODE = "pool-3fa94c1d77e0aa19b2"

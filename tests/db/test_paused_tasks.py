@@ -15,6 +15,9 @@ from tests.support.clients import record_statements
 from tests.support.recorder import wait_until
 from tests.support.roles import as_role
 
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 HOUR = timedelta(hours=1)
 
 # The three ways in which a worker fetches jobs.

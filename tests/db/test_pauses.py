@@ -26,6 +26,9 @@ from tests.support.clients import open_client, unwrap
 from tests.support.pools import queue_lock
 from tests.support.sql import Sql
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)
 SOON = timedelta(milliseconds=200)
 

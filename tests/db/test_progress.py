@@ -35,7 +35,7 @@ from tests.support.pools import Pool
 from tests.support.recorder import wait_until
 from tests.support.timings import make_heartbeat_timings
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 ROWS = "select job_id, pool_id, fraction, message from :ext_schema.progress order by job_id"

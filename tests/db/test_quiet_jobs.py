@@ -24,6 +24,9 @@ from tests.db.test_insert_jobs import (
 )
 from tests.support import tiers
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 CASES = tiers.size(gate=40, nightly=500)
 MODES = ("replace", "preserve_run_at", "unsafe_dedupe", None)
 KEYS = ("a", "b", 'k"e\\y', "{}", "null", " ", "ß")

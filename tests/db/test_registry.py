@@ -55,7 +55,7 @@ from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
 from tests.support.timings import make_heartbeat_timings
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 HOUR = timedelta(hours=1)

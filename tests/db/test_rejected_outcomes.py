@@ -14,7 +14,7 @@ from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import JobErrored, JobSucceeded, PoolFatalError
 from tests.support.recorder import Start, open_runners, wait_until
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 OTHERS = 300

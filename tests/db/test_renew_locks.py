@@ -28,7 +28,7 @@ from tests.support.recorder import Start, open_runners, wait_until
 from tests.support.sql import Sql
 from tests.support.tasks import endless
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 HOUR = timedelta(hours=1)

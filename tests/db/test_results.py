@@ -35,6 +35,9 @@ from graphile_worker.testing import Harness
 from tests.conftest import TestDatabase
 from tests.support.recorder import wait_until
 
+# What Python does: test_statements.py runs each statement on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 SOON = timedelta(seconds=60)
 NO_WAIT = timedelta(0)
 KEPT = Retention(results=True, attempts=True)

@@ -30,6 +30,9 @@ from graphile_worker.events import (
 from graphile_worker.runner import Runner, build_runner
 from tests.support.recorder import Recorder
 
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 NOWHERE = "postgresql://127.0.0.1:9/nowhere?connect_timeout=2"
 KEYS = [f"customer-{number}" for number in range(30)]
 

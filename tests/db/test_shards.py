@@ -30,6 +30,9 @@ from tests.support.clients import AsyncWrapper, open_connection, unwrap
 from tests.support.recorder import wait_until
 from tests.support.sql import Sql
 
+# What Python does: test_statements.py runs each statement on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 KEYS = [f"customer-{number}" for number in range(60)]
 
 

@@ -26,6 +26,9 @@ from tests.support.recorder import wait_until
 from tests.support.roles import as_role
 from tests.support.tiers import size
 
+# What the statements do: test_statements.py runs each of them on the oldest pair too.
+pytestmark = pytest.mark.single_version
+
 DAY = timedelta(days=1)
 REPORT: dict[str, Any] = {"unique": "report:2026-11", "unique_for": DAY}
 

@@ -73,7 +73,7 @@ from tests.support.recorder import Recorder, Start
 from tests.support.sql import Sql
 from tests.support.tasks import endless, nothing
 
-# Logic of the worker, which test_runner.py runs on the oldest pair too.
+# Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
 HOUR = timedelta(hours=1)
