@@ -1,9 +1,32 @@
 """One test for many values, where a separate case costs more than its check."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
+
+Check = Callable[[object], AbstractContextManager[None]]
+
+
+@contextmanager
+def all_checked() -> Iterator[Check]:
+    """Check each value in `with check(value):`; the failure at the end names all that fail."""
+    failures: list[BaseException] = []
+
+    @contextmanager
+    def check(value: object) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, pytest.fail.Exception) as error:
+            error.add_note(f"of: {value}")
+            failures.append(error)
+
+    yield check
+    if failures:
+        raise BaseExceptionGroup("failed for some values", failures)
 
 
 def for_each(values: Iterable[T]) -> Callable[[Callable[[T], None]], Callable[[], None]]:
@@ -11,15 +34,10 @@ def for_each(values: Iterable[T]) -> Callable[[Callable[[T], None]], Callable[[]
 
     def decorate(test: Callable[[T], None]) -> Callable[[], None]:
         def run() -> None:
-            failures = []
-            for value in values:
-                try:
-                    test(value)
-                except Exception as error:
-                    error.add_note(f"of: {value}")
-                    failures.append(error)
-            if failures:
-                raise ExceptionGroup("failed for some values", failures)
+            with all_checked() as check:
+                for value in values:
+                    with check(value):
+                        test(value)
 
         run.__name__ = test.__name__
         run.__qualname__ = test.__qualname__
