@@ -27,6 +27,7 @@ from graphile_worker._sql.queries.claim import (
     register_tasks,
 )
 from graphile_worker._sql.render import render_bytes
+from tests.support.cases import all_checked
 from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import (
     Pool,
@@ -477,46 +478,63 @@ PLAINLY = {name: MEANWHILE[name] for name in OF_NO_QUEUE} | {
 
 
 @pytest.mark.feature("F92", "F95")
-@pytest.mark.parametrize("event", MEANWHILE.values(), ids=MEANWHILE)
-async def test_what_has_changed_since_it_was_found_is_left_alone(
-    client, sql, either_database, event
-):
-    client.add_job("task", queue_name="queue")
+async def test_what_has_changed_since_it_was_found_is_left_alone(client, sql, either_database):
+    add_pause(sql)
+    with all_checked() as check:
+        for name, event in MEANWHILE.items():
+            with check(name):
+                delete_jobs_and_queues(sql)
+                client.add_job("task", queue_name="queue")
 
-    assert await take_while(either_database, sql, event) == []
+                assert await take_while(either_database, sql, event) == []
 
 
 @pytest.mark.feature("F95")
-@pytest.mark.parametrize("event", PLAINLY.values(), ids=PLAINLY)
 @pytest.mark.parametrize("way", [claim_first_job, claim_plain_jobs], ids=lambda way: way.args[0])
 async def test_a_job_that_is_not_plain_any_more_is_left_to_the_other_statement(
-    client, sql, either_database, way, event
+    client, sql, either_database, way
 ):
-    client.add_job("task")
-    client.add_job("other", queue_name="queue", run_at=HOUR)
+    add_pause(sql)
+    with all_checked() as check:
+        for name, event in PLAINLY.items():
+            with check(name):
+                delete_jobs_and_queues(sql)
+                client.add_job("task")
+                client.add_job("other", queue_name="queue", run_at=HOUR)
 
-    assert await take_while(either_database, sql, event, way=way) == []
+                assert await take_while(either_database, sql, event, way=way) == []
 
 
 async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, either_database):
+    add_pause(sql)
     client.add_job("task", "still there", queue_name="queue")
     freed = "update :schema._private_job_queues set locked_at = null"
 
     assert payloads(await take_while(either_database, sql, freed)) == ["still there"]
 
 
+def add_pause(sql: Sql) -> None:
+    sql.connection.execute(PAUSE.encode())
+
+
+def delete_jobs_and_queues(sql: Sql) -> None:
+    sql.run("delete from :schema._private_jobs")
+    sql.run("delete from :schema._private_job_queues")
+
+
 async def take_while(
     database: Any, sql: Sql, event: str, way: Callable[..., Any] = claim_jobs
 ) -> list[ClaimedJob]:
     """What a fetch takes if that happens after it has found what there is."""
-    sql.connection.execute(PAUSE.encode())
     sql.run("select pg_advisory_lock(1)")
     with open_pool(database, search_path="public,pg_catalog") as pool:
         taking = asyncio.to_thread(pool.claim_by, way, 10, skip_flags=["x"])
         fetch: asyncio.Task[list[ClaimedJob]] = asyncio.create_task(taking)
-        await wait_for_lock(sql)
-        sql.run(event)
-        sql.run("select pg_advisory_unlock(1)")
+        try:
+            await wait_for_lock(sql)
+            sql.run(event)
+        finally:
+            sql.run("select pg_advisory_unlock(1)")
         return await fetch
 
 

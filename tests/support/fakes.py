@@ -42,12 +42,17 @@ def fail_add_jobs(sql: Sql, code: str, *, times: int = 1, constraint: str = "") 
     """Let the function that adds jobs raise that error, `times` times.
 
     Later calls reach the real function. A sequence counts, because errors do not roll it back.
+    Another use of this function sets another error and counts from 0.
     """
-    sql.run("create sequence public.calls")
-    sql.run("create schema moved_away")
-    sql.run("alter function :schema.add_jobs(:schema.job_spec[], boolean) set schema moved_away")
+    if sql.value("select to_regnamespace('moved_away') is null"):
+        sql.run("create sequence public.calls")
+        sql.run("create schema moved_away")
+        sql.run(
+            "alter function :schema.add_jobs(:schema.job_spec[], boolean) set schema moved_away"
+        )
+    sql.run("alter sequence public.calls restart")
     sql.run(f"""
-      create function :schema.add_jobs(
+      create or replace function :schema.add_jobs(
         specs :schema.job_spec[],
         job_key_preserve_run_at boolean default false
       )
