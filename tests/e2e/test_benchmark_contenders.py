@@ -21,10 +21,12 @@ from benchmarks.server import Database, Server, served
 from benchmarks.tables import CLEAN, TABLES, build
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.render import render_bytes
+from tests.support.tiers import size
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RUST = Path(__file__).parents[2] / "tests" / "interop" / "rust"
 JOBS = 1500
+MATRIX = [*CLEAN.values(), *TABLES][:: size(gate=4, nightly=1)]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_the_statement_of_the_reference_comes_from_its_package():
     assert b"limit 100\n" in reference_claim(100)
 
 
-@pytest.mark.parametrize("table", [*CLEAN.values(), *TABLES], ids=lambda table: table.name)
+@pytest.mark.parametrize("table", MATRIX, ids=lambda table: table.name)
 def test_a_table_of_the_matrix_has_jobs_to_be_found(server, table):
     with server.database("ours", Ours().install) as database, database.connected() as connection:
         build(connection, table, 0.001)

@@ -14,6 +14,7 @@ from tests.support.catalog import read_everything as everything_in
 from tests.support.node import node_install, node_worker
 from tests.support.rust import rust_install
 from tests.support.sql import Sql
+from tests.support.tiers import size
 
 # What depends on versions lies deeper, and is tested there on each.
 pytestmark = pytest.mark.single_version
@@ -84,6 +85,7 @@ NODE = [
     ("21 not breaking on rust", "0.17", "warns", 21),
     ("21 not breaking on rust", "0.18", "warns", 21),
 ]
+ONE_OF_EACH_OUTCOME = list({row[1:3]: row for row in NODE}.values())
 
 # The level that check_schema finds and the level to which migrate brings it.
 OURS = [
@@ -133,7 +135,11 @@ def start_node(version, database) -> str:
     return "silent"
 
 
-@pytest.mark.parametrize(("state", "version", "outcome", "level"), NODE, indirect=["state"])
+@pytest.mark.parametrize(
+    ("state", "version", "outcome", "level"),
+    size(gate=ONE_OF_EACH_OUTCOME, nightly=NODE),
+    indirect=["state"],
+)
 @pytest.mark.feature("F2")
 def test_a_node_release_starts_or_rejects_the_ledger(state, version, outcome, level):
     assert start_node(version, state) == outcome
