@@ -44,6 +44,7 @@ LAG_WINDOW_SECONDS = 60.0
 
 RESULT_INDEX = {result: index for index, result in enumerate(JobResult)}
 SUCCESS = RESULT_INDEX[JobResult.SUCCESS]
+FIRST_BOUND = JOB_BUCKETS[0]
 
 # All shards of a process share its event loop and its concurrency.
 PROCESS_METRICS = (definitions.EVENT_LOOP_LAG, definitions.CONCURRENCY)
@@ -85,7 +86,9 @@ class TaskCell:
         """Count a completed job. Written out, because this is called for nearly every job."""
         self.finished[SUCCESS] += 1
         duration = self.duration
-        duration.counts[bisect_left(JOB_BUCKETS, seconds)] += 1
+        # The cost of counting matters only when jobs are this short.
+        bucket = 0 if seconds <= FIRST_BOUND else bisect_left(JOB_BUCKETS, seconds)
+        duration.counts[bucket] += 1
         duration.sum += seconds
 
 
