@@ -15,7 +15,6 @@ from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker.errors import SchemaMissing
-from tests.support.cases import all_checked
 from tests.support.clients import AsyncWrapper, open_client, unwrap
 from tests.support.fakes import (
     ALWAYS,
@@ -339,34 +338,34 @@ async def test_one_client_serves_many_concurrent_callers(client):
 
 
 @pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
-async def test_an_error_of_the_database_function_names_its_argument(client, conn, sql, borrowed):
-    with all_checked() as check:
-        for state, constraint, argument, code in MEANINGS:
-            with check((state, constraint)):
-                await conn.rollback()
-                fail_add_jobs(sql, state, constraint=constraint)
+async def test_an_error_of_the_database_function_names_its_argument(
+    client, conn, sql, borrowed, subtests
+):
+    for state, constraint, argument, code in MEANINGS:
+        with subtests.test(f"{state} {constraint}"):
+            await conn.rollback()
+            fail_add_jobs(sql, state, constraint=constraint)
 
-                with pytest.raises(JobSpecError) as caught:
-                    await client.add_job("task", conn=unwrap(conn) if borrowed else None)
+            with pytest.raises(JobSpecError) as caught:
+                await client.add_job("task", conn=unwrap(conn) if borrowed else None)
 
-                assert (caught.value.argument, caught.value.code) == (argument, code)
-                assert isinstance(caught.value.__cause__, psycopg.Error)
-                assert count_calls(sql) == 1
+            assert (caught.value.argument, caught.value.code) == (argument, code)
+            assert isinstance(caught.value.__cause__, psycopg.Error)
+            assert count_calls(sql) == 1
 
 
-async def test_any_other_error_passes_through(client, sql):
-    with all_checked() as check:
-        for state in ("23514", "P0001", "23505", "42501", "57014", "XX000"):
-            with check(state):
-                fail_add_jobs(
-                    sql, state, constraint="a_constraint_of_yours" if state == "23514" else ""
-                )
+async def test_any_other_error_passes_through(client, sql, subtests):
+    for state in ("23514", "P0001", "23505", "42501", "57014", "XX000"):
+        with subtests.test(state):
+            fail_add_jobs(
+                sql, state, constraint="a_constraint_of_yours" if state == "23514" else ""
+            )
 
-                with pytest.raises(psycopg.Error) as caught:
-                    await client.add_job("task")
+            with pytest.raises(psycopg.Error) as caught:
+                await client.add_job("task")
 
-                assert caught.value.sqlstate == state
-                assert count_calls(sql) == 1
+            assert caught.value.sqlstate == state
+            assert count_calls(sql) == 1
 
 
 async def test_an_array_with_nul_that_prevents_a_merge_is_a_job_spec_error(client, sql):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Job, JobKeyMode, JobSpec, JobSpecError, sync
-from tests.support.cases import all_checked
 from tests.support.clients import KINDS, before_each_statement, open_client, unwrap
 from tests.support.fakes import (
     ALWAYS,
@@ -347,17 +346,16 @@ async def test_a_batch_added_in_a_transaction_disappears_at_rollback(client, con
     assert count_jobs(sql) == 0
 
 
-async def test_an_error_of_the_database_function_names_its_argument(client, sql):
-    with all_checked() as check:
-        for state, constraint, argument, code in MEANINGS:
-            with check((state, constraint)):
-                fail_add_jobs(sql, state, constraint=constraint)
+async def test_an_error_of_the_database_function_names_its_argument(client, sql, subtests):
+    for state, constraint, argument, code in MEANINGS:
+        with subtests.test(f"{state} {constraint}"):
+            fail_add_jobs(sql, state, constraint=constraint)
 
-                with pytest.raises(JobSpecError) as caught:
-                    await client.add_jobs([JobSpec("task"), JobSpec("task")])
+            with pytest.raises(JobSpecError) as caught:
+                await client.add_jobs([JobSpec("task"), JobSpec("task")])
 
-                assert (caught.value.argument, caught.value.code) == (argument, code)
-                assert (count_calls(sql), count_jobs(sql)) == (1, 0)
+            assert (caught.value.argument, caught.value.code) == (argument, code)
+            assert (count_calls(sql), count_jobs(sql)) == (1, 0)
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, timedelta(days=-(10**7))])

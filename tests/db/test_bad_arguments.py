@@ -21,7 +21,6 @@ import pytest
 from graphile_worker import Client, Job, JobSpec, JobSpecError, sync
 from graphile_worker.jobs import MAX_DATETIME, MIN_DATETIME
 from tests.conftest import TestDatabase
-from tests.support.cases import all_checked
 from tests.support.cluster import Cluster
 from tests.support.sql import Sql
 
@@ -167,153 +166,152 @@ async def call(
 
 @each_case(EDGES, refused=False)
 @pytest.mark.feature("F28", "F30", "F31", "F32", "F33", "F34", "F35", "F36")
-async def test_an_argument_within_its_limits_is_stored_and_read_back(call, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                given = arguments(case)
+async def test_an_argument_within_its_limits_is_stored_and_read_back(call, cases, subtests):
+    for case in cases:
+        with subtests.test(case["name"]):
+            given = arguments(case)
 
-                job = await call("add_job", **given)
+            job = await call("add_job", **given)
 
-                assert_holds(job, given)
-                assert await call("get_job", job.id) == job
+            assert_holds(job, given)
+            assert await call("get_job", job.id) == job
 
 
 @each_case(EDGES, refused=False, batch_refuses=False)
 @pytest.mark.feature("F58")
-async def test_an_argument_within_its_limits_is_stored_from_the_middle_of_a_batch(call, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                given = arguments(case)
+async def test_an_argument_within_its_limits_is_stored_from_the_middle_of_a_batch(
+    call, cases, subtests
+):
+    for case in cases:
+        with subtests.test(case["name"]):
+            given = arguments(case)
 
-                jobs = await call("add_jobs", specs_around(given))
+            jobs = await call("add_jobs", specs_around(given))
 
-                assert [job.task_identifier for job in jobs] == [
-                    "before",
-                    given["identifier"],
-                    "after",
-                ]
-                assert_holds(jobs[1], given)
-                assert [await call("get_job", job.id) for job in jobs] == jobs
-
-
-@each_case(EDGES, refused=True)
-@pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
-async def test_an_argument_beyond_its_limits_is_rejected_by_name_and_code(call, behind, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                before = rows(behind)
-
-                with pytest.raises(JobSpecError) as caught:
-                    await call("add_job", **arguments(case))
-
-                assert facts(caught.value) == case["refused"]
-                assert rows(behind) == before
+            assert [job.task_identifier for job in jobs] == [
+                "before",
+                given["identifier"],
+                "after",
+            ]
+            assert_holds(jobs[1], given)
+            assert [await call("get_job", job.id) for job in jobs] == jobs
 
 
 @each_case(EDGES, refused=True)
 @pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
-async def test_nothing_is_added_of_a_batch_with_one_bad_argument(call, behind, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                before = rows(behind)
+async def test_an_argument_beyond_its_limits_is_rejected_by_name_and_code(
+    call, behind, cases, subtests
+):
+    async def add(case: Case) -> None:
+        await call("add_job", **arguments(case))
 
-                with pytest.raises(JobSpecError) as caught:
-                    await call("add_jobs", specs_around(arguments(case)))
+    await assert_each_is_rejected(cases, "refused", add, behind, subtests)
 
-                assert facts(caught.value) == case["refused"]
-                assert rows(behind) == before
+
+@each_case(EDGES, refused=True)
+@pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
+async def test_nothing_is_added_of_a_batch_with_one_bad_argument(call, behind, cases, subtests):
+    async def add(case: Case) -> None:
+        await call("add_jobs", specs_around(arguments(case)))
+
+    await assert_each_is_rejected(cases, "refused", add, behind, subtests)
 
 
 @each_case(EDGES, batch_refuses=True)
 @pytest.mark.feature("F59")
-async def test_nothing_is_added_of_a_batch_with_unsupported_options(call, behind, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                before = rows(behind)
+async def test_nothing_is_added_of_a_batch_with_unsupported_options(call, behind, cases, subtests):
+    async def add(case: Case) -> None:
+        await call("add_jobs", specs_around(arguments(case)))
 
-                with pytest.raises(JobSpecError) as caught:
-                    await call("add_jobs", specs_around(arguments(case)))
+    await assert_each_is_rejected(cases, "batch_refuses", add, behind, subtests)
 
-                assert facts(caught.value) == case["batch_refuses"]
-                assert rows(behind) == before
+
+async def assert_each_is_rejected(
+    cases: list[Case],
+    entry: str,
+    add: Callable[[Case], Awaitable[None]],
+    behind: Sql,
+    subtests: pytest.Subtests,
+) -> None:
+    """Check that nothing is added of each case, and that the error is the one of this entry."""
+    for case in cases:
+        with subtests.test(case["name"]):
+            before = rows(behind)
+
+            with pytest.raises(JobSpecError) as caught:
+                await add(case)
+
+            assert facts(caught.value) == case[entry]
+            assert rows(behind) == before
 
 
 @each_case(EDGES, database_agrees=True)
 @pytest.mark.feature("F239", "F240", "F241", "F242", "F243")
 async def test_values_that_only_the_database_rejects_raise_the_same_error(
-    call, behind, cases, monkeypatch
+    call, behind, cases, subtests, monkeypatch
 ):
     monkeypatch.setattr(JobSpec, "__post_init__", lambda spec: None)
 
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                before = rows(behind)
+    for case in cases:
+        with subtests.test(case["name"]):
+            before = rows(behind)
 
-                with pytest.raises(JobSpecError) as caught:
-                    await call("add_job", **arguments(case))
+            with pytest.raises(JobSpecError) as caught:
+                await call("add_job", **arguments(case))
 
-                assert facts(caught.value) == case["refused"]
-                assert caught.value.__cause__ is not None
-                assert rows(behind) == before
+            assert facts(caught.value) == case["refused"]
+            assert caught.value.__cause__ is not None
+            assert rows(behind) == before
 
 
 @each_case(PAYLOADS, refused=False, raw=False)
 @pytest.mark.feature("F29")
-async def test_a_payload_that_json_can_represent_is_stored_and_read_back(call, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                payload = payload_of(case)
+async def test_a_payload_that_json_can_represent_is_stored_and_read_back(call, cases, subtests):
+    for case in cases:
+        with subtests.test(case["name"]):
+            payload = payload_of(case)
 
-                job = await call("add_job", "payload", payload)
-                batch = await call("add_jobs", specs_around({"payload": payload}))
+            job = await call("add_job", "payload", payload)
+            batch = await call("add_jobs", specs_around({"payload": payload}))
 
-                expected = case.get("reads", payload)
-                for each in (job, batch[1]):
-                    found = await call("get_job", each.id)
-                    assert found == each
-                    assert spelled(found.payload) == spelled(expected)
+            expected = case.get("reads", payload)
+            for each in (job, batch[1]):
+                found = await call("get_job", each.id)
+                assert found == each
+                assert spelled(found.payload) == spelled(expected)
 
 
 @each_case(PAYLOADS, refused=True)
 @pytest.mark.feature("F14")
 async def test_a_payload_that_json_cannot_represent_is_rejected_alone_and_in_a_batch(
-    call, behind, cases
+    call, behind, cases, subtests
 ):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                payload = payload_of(case)
-                before = rows(behind)
+    for case in cases:
+        with subtests.test(case["name"]):
+            payload = payload_of(case)
+            before = rows(behind)
 
-                with pytest.raises(JobSpecError) as alone:
-                    await call("add_job", "payload", payload)
-                with pytest.raises(JobSpecError) as in_batch:
-                    await call("add_jobs", specs_around({"payload": payload}))
+            with pytest.raises(JobSpecError) as alone:
+                await call("add_job", "payload", payload)
+            with pytest.raises(JobSpecError) as in_batch:
+                await call("add_jobs", specs_around({"payload": payload}))
 
-                assert facts(alone.value) == facts(in_batch.value) == case["refused"]
-                assert rows(behind) == before
+            assert facts(alone.value) == facts(in_batch.value) == case["refused"]
+            assert rows(behind) == before
 
 
 @each_case(PAYLOADS, raw=True)
 @pytest.mark.feature("F2", "F26")
-async def test_jobs_of_other_programs_can_be_read(call, behind, cases):
-    with all_checked() as check:
-        for case in cases:
-            with check(case["name"]):
-                text = payload_of(case) if "build" in case else case["raw"]
-                job_id = behind.value("select id from :schema.add_job('raw', $1::text::json)", text)
+async def test_jobs_of_other_programs_can_be_read(call, behind, cases, subtests):
+    for case in cases:
+        with subtests.test(case["name"]):
+            text = payload_of(case) if "build" in case else case["raw"]
+            job_id = behind.value("select id from :schema.add_job('raw', $1::text::json)", text)
 
-                job = await call("get_job", job_id)
+            job = await call("get_job", job_id)
 
-                assert job.payload_text == text
-                assert_readable(job, case)
+            assert job.payload_text == text
+            assert_readable(job, case)
 
 
 def test_the_stored_cases_are_as_many_as_promised(capsys):

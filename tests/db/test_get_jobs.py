@@ -27,7 +27,6 @@ from graphile_worker._sql.queries.claim import (
     register_tasks,
 )
 from graphile_worker._sql.render import render_bytes
-from tests.support.cases import all_checked
 from tests.support.fetch_locks import wait_for_lock
 from tests.support.pools import (
     Pool,
@@ -478,31 +477,31 @@ PLAINLY = {name: MEANWHILE[name] for name in OF_NO_QUEUE} | {
 
 
 @pytest.mark.feature("F92", "F95")
-async def test_what_has_changed_since_it_was_found_is_left_alone(client, sql, either_database):
+async def test_what_has_changed_since_it_was_found_is_left_alone(
+    client, sql, either_database, subtests
+):
     add_pause(sql)
-    with all_checked() as check:
-        for name, event in MEANWHILE.items():
-            with check(name):
-                delete_jobs_and_queues(sql)
-                client.add_job("task", queue_name="queue")
+    for name, event in MEANWHILE.items():
+        with subtests.test(name):
+            delete_jobs_and_queues(sql)
+            client.add_job("task", queue_name="queue")
 
-                assert await take_while(either_database, sql, event) == []
+            assert await take_while(either_database, sql, event) == []
 
 
 @pytest.mark.feature("F95")
 @pytest.mark.parametrize("way", [claim_first_job, claim_plain_jobs], ids=lambda way: way.args[0])
 async def test_a_job_that_is_not_plain_any_more_is_left_to_the_other_statement(
-    client, sql, either_database, way
+    client, sql, either_database, way, subtests
 ):
     add_pause(sql)
-    with all_checked() as check:
-        for name, event in PLAINLY.items():
-            with check(name):
-                delete_jobs_and_queues(sql)
-                client.add_job("task")
-                client.add_job("other", queue_name="queue", run_at=HOUR)
+    for name, event in PLAINLY.items():
+        with subtests.test(name):
+            delete_jobs_and_queues(sql)
+            client.add_job("task")
+            client.add_job("other", queue_name="queue", run_at=HOUR)
 
-                assert await take_while(either_database, sql, event, way=way) == []
+            assert await take_while(either_database, sql, event, way=way) == []
 
 
 async def test_a_queue_that_was_taken_and_freed_meanwhile_is_free(client, sql, either_database):

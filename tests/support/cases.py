@@ -1,32 +1,14 @@
-"""One test for many values, where a separate case costs more than its check."""
+"""One test for many values, where a separate case costs more than its check.
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+A test with fixtures loops itself and uses pytest's `subtests`.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pytest
 
 T = TypeVar("T")
-
-Check = Callable[[object], AbstractContextManager[None]]
-
-
-@contextmanager
-def all_checked() -> Iterator[Check]:
-    """Check each value in `with check(value):`; the failure at the end names all that fail."""
-    failures: list[BaseException] = []
-
-    @contextmanager
-    def check(value: object) -> Iterator[None]:
-        try:
-            yield
-        except (Exception, pytest.fail.Exception) as error:
-            error.add_note(f"of: {value}")
-            failures.append(error)
-
-    yield check
-    if failures:
-        raise BaseExceptionGroup("failed for some values", failures)
 
 
 def for_each(values: Iterable[T]) -> Callable[[Callable[[T], None]], Callable[[], None]]:
@@ -34,10 +16,15 @@ def for_each(values: Iterable[T]) -> Callable[[Callable[[T], None]], Callable[[]
 
     def decorate(test: Callable[[T], None]) -> Callable[[], None]:
         def run() -> None:
-            with all_checked() as check:
-                for value in values:
-                    with check(value):
-                        test(value)
+            failures: list[BaseException] = []
+            for value in values:
+                try:
+                    test(value)
+                except (Exception, pytest.fail.Exception) as error:
+                    error.add_note(f"of: {value}")
+                    failures.append(error)
+            if failures:
+                raise BaseExceptionGroup("failed for some values", failures)
 
         run.__name__ = test.__name__
         run.__qualname__ = test.__qualname__
