@@ -26,6 +26,8 @@ MAX_DATETIME = datetime.max.replace(tzinfo=UTC)
 # PostgreSQL's calendar runs from 4713 BC to the year 294276.
 MIN_OFFSET = timedelta(days=-2_400_000)
 MAX_OFFSET = timedelta(days=100_000_000)
+# PostgreSQL 14 reads the hours of an interval as a 32-bit integer.
+MAX_WINDOW = timedelta(hours=2**31 - 1)
 
 
 class JobKeyMode(StrEnum):
@@ -476,7 +478,9 @@ def _check_window(unique: object, unique_for: object, job_key: str | None) -> No
         raise JobSpecError("unique", unique, reason, "22023")
     if not isinstance(unique_for, timedelta) or unique_for <= timedelta(0):
         raise JobSpecError("unique_for", unique_for, "expected a timedelta above 0", "22023")
-    check_run_at("unique_for", unique_for)
+    if unique_for > MAX_WINDOW:
+        reason = f"expected at most {MAX_WINDOW.days:,} days"
+        raise JobSpecError("unique_for", unique_for, reason, "22008")
     if job_key is not None:
         reason = (
             f"not together with job_key={job_key!r}. A job key replaces a waiting job, and unique "

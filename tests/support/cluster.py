@@ -22,7 +22,13 @@ from tests.support.tools import server_bin
 
 # The data of a test need not survive the machine: leave out every flush.
 NO_FLUSH_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
-SERVER_SETTINGS = ("max_connections=200", "log_min_messages=warning", "timezone=UTC")
+SERVER_SETTINGS = (
+    "max_connections=200",
+    # To drop a schema with hundreds of functions needs a lock on each, beside other tests.
+    "max_locks_per_transaction=256",
+    "log_min_messages=warning",
+    "timezone=UTC",
+)
 MEMORY = Path("/dev/shm")
 
 # Names the folder in which a run keeps the data of new servers: to copy it takes 5 % of initdb.

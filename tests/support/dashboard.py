@@ -244,7 +244,11 @@ def open_page(
         page = opened.new_page()
         page.on(
             "console",
-            lambda message: note("console", message.text) if message.type == "error" else None,
+            lambda message: (
+                note("console", f"{message.text} {message.location['url']}")
+                if message.type == "error"
+                else None
+            ),
         )
         page.on("pageerror", lambda error: note("error", str(error)))
         page.on(

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from graphile_worker import App
-from graphile_worker.contrib.dashboard import Dashboard, dashboard
+from graphile_worker.contrib.dashboard import Dashboard, Permission, dashboard
 from tests.conftest import TestDatabase
 from tests.support.dashboard import TOKEN, Caller, serve_asgi
 from tests.support.processes import Programs, eventually
@@ -247,16 +248,20 @@ def test_a_dashboard_below_a_path_of_django_knows_its_users(
     )
     assert line is not None
     url = line.partition("http://")[2].split()[0]
-    people: list[tuple[str | None, int | None]] = [("root", 9), ("ann", 1), ("eve", None)]
-    for person, permissions in (*people, (None, None)):
-        caller = Caller(f"http://{url}/jobs/")
-        if person is not None:
-            assert httpx_sign_in(caller, person).text == "ok"
-        user = caller.get("session")["user"]
-        assert (user and len(user["permissions"])) == permissions
-        assert caller.http.get("").status_code == (403 if permissions is None else 200)
-        assert caller.request("GET", "overview").status_code == (401 if user is None else 200)
-        caller.close()
+    people: dict[str | None, set[Permission] | None] = {
+        "root": {*Permission},
+        "ann": {Permission.VIEW},
+        "eve": None,
+        None: None,
+    }
+    for person, permissions in people.items():
+        with closing(Caller(f"http://{url}/jobs/")) as caller:
+            if person is not None:
+                assert httpx_sign_in(caller, person).text == "ok"
+            user = caller.get("session")["user"]
+            assert (user and {*user["permissions"]}) == permissions
+            assert caller.http.get("").status_code == (403 if permissions is None else 200)
+            assert caller.request("GET", "overview").status_code == (401 if user is None else 200)
 
 
 def httpx_sign_in(caller: Caller, name: str) -> httpx.Response:
