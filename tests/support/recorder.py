@@ -101,12 +101,12 @@ async def open_runners(
         await asyncio.gather(*(runner.kill() for runner in started), return_exceptions=True)
 
 
-async def wait_until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object], within: float = TIMEOUT_SECONDS) -> None:
     """Wait until a condition without an event is true, for example a row in a table."""
     started_at = time.monotonic()
     while not condition():
         waited = time.monotonic() - started_at
-        assert waited < TIMEOUT_SECONDS, "it did not come to pass"
+        assert waited < within, "it did not come to pass"
         # Looking costs CPU time, so a test that waits long looks less often.
         await asyncio.sleep(min(max(MIN_POLL_SECONDS, waited / 10), MAX_POLL_SECONDS))
 
