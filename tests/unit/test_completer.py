@@ -331,16 +331,25 @@ async def test_an_outcome_is_written_after_all_if_the_failure_is_rejected_too(ou
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
-@pytest.mark.parametrize("is_deleted", [True, False])
-async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone(outcome, is_deleted):
-    job = None if is_deleted else make_job(id=7)
-    it = Scene(NOT_OWNED, job, False)
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_an_uncertain_commit_of_the_task_counts_if_the_job_is_gone_and_the_pool_alive(
+    outcome, is_alive
+):
+    it = Scene(NOT_OWNED, None, is_alive)
 
     written = await it.completer.complete(outcome, is_uncertain=True)
 
     # Sent as a retry, because this pool may have claimed the next job of the queue.
     assert it.database.queries[0].args[3] is True
-    assert isinstance(written, CompletedInTransaction) if is_deleted else written is None
+    # Without its lease, another worker may have run the job.
+    assert isinstance(written, CompletedInTransaction) if is_alive else written is None
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, SNOOZED], ids=named)
+async def test_an_uncertain_commit_of_the_task_failed_if_the_job_exists(outcome):
+    it = Scene(NOT_OWNED, make_job(id=7))
+
+    assert await it.completer.complete(outcome, is_uncertain=True) is None
 
 
 async def test_after_an_uncertain_commit_the_job_is_read_until_the_database_answers(pauses):

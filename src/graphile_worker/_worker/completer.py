@@ -147,7 +147,7 @@ class Completer:
             else:
                 if owned_ids is None or outcome.claimed.job.id in owned_ids:
                     return candidate
-                if is_uncertain and await self._is_job_deleted(outcome):
+                if is_uncertain and await self._was_completed_in_transaction(outcome):
                     return CompletedInTransaction(outcome.claimed, getattr(outcome, "error", None))
                 earlier_writes = attempt - is_uncertain
                 return candidate if await self._was_written(outcome, earlier_writes) else None
@@ -282,8 +282,12 @@ class Completer:
         if isinstance(outcome, Completed) and self._was_reclaimed(outcome.claimed):
             # A completion deletes the job, so nothing could have claimed it again.
             return False
-        if attempt == 0 or not self._lease.is_registered:
-            return attempt > 0
+        return attempt > 0 and await self._is_pool_alive(outcome)
+
+    async def _is_pool_alive(self, outcome: Outcome) -> bool:
+        """Return whether no other worker has recovered the jobs of the pool that ran this one."""
+        if not self._lease.is_registered:
+            return True
         checks = 0
         while True:
             try:
@@ -296,17 +300,20 @@ class Completer:
             await asyncio.sleep(compute_backoff(checks, self._timings.max_backoff_seconds))
             checks += 1
 
-    async def _is_job_deleted(self, outcome: Outcome) -> bool:
-        """Return whether the task's own transaction deleted the job."""
+    async def _was_completed_in_transaction(self, outcome: Outcome) -> bool:
+        """Return whether the task's own transaction, of unclear end, completed the job."""
         attempt = 0
         while True:
             try:
-                return await self._db.run(get_job(outcome.claimed.job.id)) is None
+                is_deleted = await self._db.run(get_job(outcome.claimed.job.id)) is None
+                break
             except Exception as error:
                 if not self._can_retry or not is_temporary(error):
                     return True
             await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
             attempt += 1
+        # Another worker may have recovered, run and completed it.
+        return is_deleted and await self._is_pool_alive(outcome)
 
     def _report_rejection(self, rejections: "_Rejections", error: Exception) -> None:
         """Report a permanent rejection at once, and repeat that once a minute."""
