@@ -27,7 +27,7 @@ MAX_DATETIME = datetime.max.replace(tzinfo=UTC)
 MIN_OFFSET = timedelta(days=-2_400_000)
 MAX_OFFSET = timedelta(days=100_000_000)
 # PostgreSQL 14 reads the hours of an interval as a 32-bit integer.
-MAX_WINDOW = timedelta(hours=2**31 - 1)
+MAX_WINDOW = timedelta(days=(2**31 - 1) // 24)
 
 
 class JobKeyMode(StrEnum):

@@ -125,6 +125,7 @@ def check_panels(prometheus: Prometheus) -> None:
         ]
         return not empty
 
+    # If some panels stay empty, the last assertion names them.
     with suppress(AssertionError):
         prometheus.wait_for(is_filled, "all panels have a value")
     assert [panel.title for panel in empty] == []

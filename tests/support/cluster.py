@@ -24,7 +24,7 @@ from tests.support.tools import server_bin
 NO_FLUSH_SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 SERVER_SETTINGS = (
     "max_connections=200",
-    # To drop a schema with hundreds of functions needs a lock on each, beside other tests.
+    # Dropping a schema with hundreds of functions takes a lock on each, while other tests run.
     "max_locks_per_transaction=256",
     "log_min_messages=warning",
     "timezone=UTC",

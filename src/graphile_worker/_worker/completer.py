@@ -301,7 +301,7 @@ class Completer:
             checks += 1
 
     async def _was_completed_in_transaction(self, outcome: Outcome) -> bool:
-        """Return whether the task's own transaction, of unclear end, completed the job."""
+        """Return whether the task's own transaction, whose answer was lost, completed the job."""
         attempt = 0
         while True:
             try:
