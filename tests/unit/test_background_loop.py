@@ -1,7 +1,9 @@
 """BackgroundLoop: coroutines beside the worker's loop, their results, and its stop."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -231,6 +233,23 @@ async def test_work_that_cannot_be_cancelled_does_not_delay_the_stop(short_backg
 
     assert work.was_cancelled.is_set()
     assert not thread.is_alive()
+
+
+async def test_work_that_cannot_be_cancelled_is_not_logged_later(caplog):
+    async def stop_with_stubborn_work() -> weakref.ref[Stubborn]:
+        async with running_loop(0.1) as background:
+            work = Stubborn()
+            background.submit(work.run())
+            assert await asyncio.to_thread(work.began.wait, 20)
+            thread = await background.call(get_current_thread())
+        await asyncio.to_thread(thread.join, 20)
+        return weakref.ref(work)
+
+    work = await stop_with_stubborn_work()
+    gc.collect()
+
+    assert work() is None
+    assert caplog.records == []
 
 
 async def test_the_loop_stops_although_its_stop_is_cancelled(short_background):
