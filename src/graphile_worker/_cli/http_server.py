@@ -22,9 +22,9 @@ from graphile_worker.errors import ConfigurationError
 ALL_ADDRESSES = "::"
 
 # Connections without a complete request. Further ones wait in the kernel's queue, up to the
-# backlog.
+# backlog: the default limit of Linux. A client beyond that connects a second later.
 MAX_CONNECTIONS = 32
-LISTEN_BACKLOG = 1024
+LISTEN_BACKLOG = 4096
 
 # Connections whose request is answered. Several scrapers may wait for one slow handler.
 MAX_ANSWERS = 128
