@@ -20,6 +20,7 @@ from graphile_worker._sql.queries.search import (
 from graphile_worker._sql.queries.workers import check_registries
 from graphile_worker._sql.query import Plan, Row
 from graphile_worker._support.durations import format_duration
+from graphile_worker._support.text import pluralize
 from graphile_worker.jobs import Job, parse_timestamp
 from graphile_worker.limits import ConcurrencyLimit
 from graphile_worker.ops.diagnostics.thresholds import DEFAULT_THRESHOLDS
@@ -365,7 +366,8 @@ def _explain_busy(context: ExplanationContext) -> Iterator[Reason]:
     if claimed >= slots:
         yield Reason(
             ReasonCode.BUSY,
-            f"all workers are busy: they have claimed {claimed:,} jobs and run {slots:,} at once",
+            f"all workers are busy: they have claimed {pluralize(claimed, 'job')} and run {slots:,}"
+            " at once",
             {"held": claimed, "slots": slots, "workers": [pool.id for pool in pools]},
         )
 
