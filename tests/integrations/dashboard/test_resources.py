@@ -1003,8 +1003,9 @@ def test_the_stream_has_the_progress_of_a_run(desk):
         for line in lines:
             if line == "event: bulk":
                 event = json.loads(next(lines).removeprefix("data: "))
-                assert event["id"] == run["id"]
-                states.append(event["state"])
+                # The first event may be about the run of an earlier test.
+                if event["id"] == run["id"]:
+                    states.append(event["state"])
             if "done" in states:
                 break
 
