@@ -38,11 +38,25 @@ EVERY_VERSION = ("tests/unit", "tests/db", "tests/integrations")
 # quoting.
 ODD_SCHEMA = ("3.14", 15)
 
+PYTEST = (sys.executable, "-m", "pytest", "--tier", "nightly", "-p", "no:cacheprovider")
+
 # One test at a time per process, so that the longest, which come first, run at the same time.
 PARALLEL = ("-n", "4", "--dist", "load", "--maxschedchunk", "1")
+ALONE = ("-n", "0")
+
+# A few tests that failed beside others are repeated alone, because the others may have stalled
+# them. The result names them.
+MAX_REPEATED = 5
+
+# The exit code of pytest that ran all tests, of which some failed.
+TESTS_FAILED = 1
 
 # Tests that the gate does not run, or not at full size.
 LARGER = "(nightly or slow_io or sized) and not serial"
+
+# One run at a time: its workers have a lease of 2 s. Beside other tests they lose it so often that
+# two minutes are not enough for the remaining jobs.
+LABORATORY = "tests/laboratory"
 
 # The end of the reason for which a test with Rust workers is skipped.
 RUN_TOOLS_RUST = "run tools/rust"
@@ -64,6 +78,8 @@ class Step:
     # The command ends with pytest, so that an argument for its report can follow.
     has_report: bool = True
     judge: Callable[["Result", str], None] | None = None
+    # Its tests run beside each other, so some may fail only for lack of a processor.
+    is_parallel: bool = False
 
 
 @dataclass
@@ -79,6 +95,8 @@ class Result:
     machine: str = field(default_factory=lambda: machine())
     tests: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    # The tests that failed beside others and were run again alone.
+    repeated: list[str] = field(default_factory=list)
     # How many tests were skipped for each reason.
     skips: dict[str, int] = field(default_factory=dict)
     figures: list[str] = field(default_factory=list)
@@ -87,7 +105,6 @@ class Result:
 
 def steps() -> list[Step]:
     python = sys.executable
-    pytest = (python, "-m", "pytest", "--tier", "nightly", "-p", "no:cacheprovider")
     cells = [
         Step(
             f"Python {version}, PostgreSQL {server}",
@@ -98,8 +115,14 @@ def steps() -> list[Step]:
         for version, server in PAIRS
     ]
     return [
-        Step("full sizes", (*pytest, *PARALLEL, "-m", LARGER), judge=require_rust),
-        Step("rates and times", (*pytest, "-n", "0", "-m", "serial"), judge=require_rust),
+        Step(
+            "full sizes",
+            (*PYTEST, *PARALLEL, "-m", LARGER, f"--ignore={LABORATORY}"),
+            judge=require_rust,
+            is_parallel=True,
+        ),
+        Step("laboratory", (*PYTEST, *ALONE, "-m", LARGER, LABORATORY)),
+        Step("rates and times", (*PYTEST, *ALONE, "-m", "serial"), judge=require_rust),
         *cells,
         Step("oldest dependencies", (python, "-m", "nox", "-s", "lowest", "--", *EVERY_VERSION)),
         Step("known vulnerabilities", AUDIT, has_report=False, judge=audit),
@@ -162,9 +185,24 @@ def run(step: Step) -> Result:
         )
         if report.exists():
             _read_report(report, result)
+    are_few = 0 < len(result.failures) <= MAX_REPEATED
+    if step.is_parallel and code == TESTS_FAILED and are_few:
+        _repeat(result)
     if step.judge:
         step.judge(result, output)
     return result
+
+
+def _repeat(result: Result) -> None:
+    """Run the failed tests again, alone."""
+    print(f"\n== {result.name}: failed tests, alone ==", flush=True)
+    result.repeated, result.failures = result.failures, []
+    for name in result.repeated:
+        module, _, test = name.partition("::")
+        code, _ = _run_and_show((*PYTEST, *ALONE, f"{module.replace('.', '/')}.py::{test}"))
+        if code != 0:
+            result.failures.append(name)
+    result.outcome = "failed" if result.failures else "passed"
 
 
 def _run_and_show(command: tuple[str, ...]) -> tuple[int, str]:
@@ -230,6 +268,8 @@ def check() -> int:
     for step in last:
         if step["outcome"] == "not run":
             print(f"nightly: {step['name']} was not run: {step['reason']}")
+        if alone := step.get("repeated"):
+            print(f"nightly: {step['name']}: failed once beside others: {', '.join(alone)}")
     if missing := {step.name for step in steps()} - {step["name"] for step in last}:
         print(f"nightly: warning: no result of {', '.join(sorted(missing))}. Run `just nightly`.")
     ages = {commit: commits_since(commit) for commit in {step["commit"] for step in last}}

@@ -59,6 +59,30 @@ def test_a_nightly_step_that_was_not_run_is_named_with_its_reason(recorded, caps
     assert "nightly: full sizes was not run: no server" in capsys.readouterr().out
 
 
+def test_a_few_tests_that_failed_beside_others_are_repeated_alone_and_named(
+    monkeypatch, recorded, capsys
+):
+    stalled, wrong = "tests.e2e.test_one::test_stalled[a]", "tests.db.test_two::test_wrong"
+    ran: list[str] = []
+
+    def run(command: tuple[str, ...]) -> tuple[int, str]:
+        ran.append(command[-1])
+        return int("test_wrong" in command[-1]), ""
+
+    monkeypatch.setattr(nightly, "_run_and_show", run)
+    for failures, expected in [([stalled], "passed"), ([stalled, wrong], "failed")]:
+        result = Result("full sizes", "pytest", "failed", 1, failures=failures)
+        nightly._repeat(result)
+        assert (result.outcome, result.repeated) == (expected, failures)
+        assert result.failures == failures[1:]
+    assert ran[1:] == ["tests/e2e/test_one.py::test_stalled[a]", "tests/db/test_two.py::test_wrong"]
+
+    recorded("passed")
+    nightly.record(Result("full sizes", "pytest", "passed", 1, repeated=[stalled]))
+    assert nightly.check() == 0
+    assert f"nightly: full sizes: failed once beside others: {stalled}" in capsys.readouterr().out
+
+
 def test_a_run_of_one_step_leaves_the_commit_of_the_others(recorded):
     recorded("passed")
     nightly.record(Result("full sizes", "pytest", "passed", 1, commit="new"))
