@@ -37,7 +37,8 @@ from graphile_worker._worker.completion_batcher import CompletionBatchers
 from graphile_worker._worker.context import PoolResources
 from graphile_worker._worker.history_rotator import HistoryRotator
 from graphile_worker._worker.limited_claimer import LimitedClaimer
-from graphile_worker._worker.limited_jobs import LimitedJobs, LimitedSeat
+from graphile_worker._worker.limited_jobs import LimitedJobs
+from graphile_worker._worker.limited_seat import LimitedSeat
 from graphile_worker._worker.listener import NotificationListener
 from graphile_worker._worker.overruns import RunawayTracker
 from graphile_worker._worker.pauses import PauseCause, PausedTaskNames, PauseMonitor

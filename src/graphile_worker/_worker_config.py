@@ -25,7 +25,7 @@ from graphile_worker._support.logs import Logger
 from graphile_worker._worker.claimer import ClaimTimings, ForbiddenFlags
 from graphile_worker._worker.completer import CompletionTimings
 from graphile_worker._worker.completion_batcher import MAX_PENDING
-from graphile_worker._worker.limited_jobs import LimitTimings
+from graphile_worker._worker.limit_groups import LimitTimings
 from graphile_worker._worker.listener import ListenTimings
 from graphile_worker._worker.pauses import PauseTimings
 from graphile_worker._worker.pool import ShutdownTimings

@@ -31,7 +31,7 @@ from graphile_worker._sql.queries.limits import (
     register_limits,
 )
 from graphile_worker._sql.queries.workers import recover_jobs, register_pool
-from graphile_worker._worker.limited_jobs import LimitTimings
+from graphile_worker._worker.limit_groups import LimitTimings
 from graphile_worker._worker.permits import PermitTimings
 from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import GetJobErrored, GetJobRecovered, LeaseLost

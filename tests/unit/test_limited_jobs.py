@@ -20,16 +20,14 @@ from graphile_worker._sql.queries.limits import (
 )
 from graphile_worker._sql.query import Query
 from graphile_worker._worker import claimer as claimer_module
+from graphile_worker._worker import limit_groups as limit_groups_module
 from graphile_worker._worker import limited_jobs as limited_jobs_module
 from graphile_worker._worker import permits as permits_module
 from graphile_worker._worker.claimer import EMPTY_FETCHES_BEFORE_DELAY
+from graphile_worker._worker.limit_groups import DEFAULT_TIMINGS, LimitTimings
 from graphile_worker._worker.limited_claimer import LimitedClaimer
-from graphile_worker._worker.limited_jobs import (
-    DEFAULT_TIMINGS,
-    LimitedJobs,
-    LimitedSeat,
-    LimitTimings,
-)
+from graphile_worker._worker.limited_jobs import LimitedJobs
+from graphile_worker._worker.limited_seat import LimitedSeat
 from graphile_worker._worker.shared_concurrency import SharedConcurrency
 from graphile_worker.limits import ConcurrencyLimit, Limit, RateLimit
 from tests.support.clocks import ManualClock
@@ -266,7 +264,8 @@ class Scene:
 def clock(monkeypatch) -> ManualClock:
     # Delays are random, and the share of each task depends on them.
     monkeypatch.setattr(permits_module, "random", random.Random(1))
-    return ManualClock.patch(monkeypatch, lease_module, limited_jobs_module, permits_module)
+    modules = lease_module, limit_groups_module, limited_jobs_module, permits_module
+    return ManualClock.patch(monkeypatch, *modules)
 
 
 def get_amount(limit: Limit) -> int:
