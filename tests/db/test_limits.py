@@ -24,7 +24,7 @@ from graphile_worker import (
     run_task_list_once,
 )
 from graphile_worker._db.database import run_plan_sync
-from graphile_worker._sql.plans.limits import plan_set_slots
+from graphile_worker._sql.plans.limits import plan_set_rate, plan_set_slots
 from graphile_worker._sql.queries.limits import (
     describe_task_limits,
     free_dead_slots,
@@ -238,6 +238,25 @@ async def test_a_limit_that_a_person_changes_takes_effect_while_workers_run(
     gauge.peak = 0
     await wait_until(lambda: sql.run(JOBS) == [(0,)])
     assert gauge.peak <= 2
+
+
+async def test_a_rate_that_a_person_raises_takes_effect_although_the_next_start_was_far_away(
+    app: App, start, sql, gauge, database
+):
+    @app.task(limit=RateLimit(1, per=timedelta(days=1)))
+    async def work() -> None:
+        async with gauge.count():
+            pass
+
+    permits = PermitTimings(max_token_wait_seconds=0.1)
+    await start(app, timings=WorkerTimings(limits=LimitTimings(permits=permits)))
+    await app.aadd_jobs([JobSpec("work")] * 20)
+    await wait_until(lambda: gauge.ended == 1)
+
+    with open_session(database) as session:
+        change = plan_set_rate("work", 1000, timedelta(seconds=1), session.schemas)
+        run_plan_sync(session, change)
+    await wait_until(lambda: gauge.ended == 20)
 
 
 async def test_after_a_limit_is_lowered_no_job_starts_until_enough_have_ended(

@@ -35,6 +35,8 @@ class PermitTimings(LazyKeywordDataclass):
     """Time for which a pool rents no slots, after it returned some for a pool without any."""
     token_seconds: float = 0.25
     """Time after which an unused token is lost."""
+    max_token_wait_seconds: float = 5.0
+    """Longest time until the next question for tokens, because a person may raise the rate."""
 
 
 DEFAULT_TIMINGS = PermitTimings()
@@ -276,7 +278,8 @@ class Tokens(Permits):
         token = Token(asked_at + self._timings.token_seconds)
         self._tokens.extend([token] * answer.taken)
         if answer.taken < missing:
-            self.retry_at = time.monotonic() + answer.seconds_until_next
+            seconds = min(answer.seconds_until_next, self._timings.max_token_wait_seconds)
+            self.retry_at = time.monotonic() + seconds
 
     async def reduce(self, count: int) -> None:
         unused = self.free_count - count

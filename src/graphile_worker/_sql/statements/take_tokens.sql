@@ -23,7 +23,9 @@ with locked as (
     clock.time,
     clock.spacing,
     clock.burst,
-    -- Never later than the burst allows: the clock of the server may be set back.
+    -- Never later than the burst allows: the limit may be raised, or the clock of the server set
+    -- back. That is written even if no token is taken. Otherwise none could be taken until then.
+    clock.due_at > clock.time + clock.spacing * clock.burst::float8 as is_too_late,
     least(
       greatest(clock.due_at, clock.time),
       clock.time + clock.spacing * clock.burst::float8
@@ -34,6 +36,7 @@ with locked as (
     bucket.time,
     bucket.spacing,
     bucket.burst,
+    bucket.is_too_late,
     bucket.due_at,
     least(
       $2::float8,
@@ -49,12 +52,12 @@ with locked as (
   set due_at = available.due_at + available.spacing * available.count::float8
   from available
   where rates.limit_name = $1::text
-    and available.count > 0
+    and (available.count > 0 or available.is_too_late)
   returning rates.due_at
 )
 select
   available.count,
-  (select extract(epoch from taken.due_at)::text from taken),
+  (select extract(epoch from taken.due_at)::text from taken where available.count > 0),
   greatest(
     0,
     extract(
