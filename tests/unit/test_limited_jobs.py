@@ -260,12 +260,25 @@ class Scene:
             await self.jobs.step_once()
 
 
+class StallingClock(ManualClock):
+    """Moves by a second after as many looks as `looks_left`."""
+
+    looks_left: int | None = None
+
+    def monotonic(self) -> float:
+        if self.looks_left is not None:
+            if self.looks_left == 0:
+                self.now += 1
+            self.looks_left -= 1
+        return self.now
+
+
 @pytest.fixture
-def clock(monkeypatch) -> ManualClock:
+def clock(monkeypatch) -> StallingClock:
     # Delays are random, and the share of each task depends on them.
     monkeypatch.setattr(permits_module, "random", random.Random(1))
     modules = lease_module, limit_groups_module, limited_jobs_module, permits_module
-    return ManualClock.patch(monkeypatch, *modules)
+    return StallingClock.patch(monkeypatch, *modules)
 
 
 def get_amount(limit: Limit) -> int:
@@ -325,6 +338,21 @@ async def test_the_tokens_of_a_released_job_are_restored_before_its_release(cloc
     await it.pass_time(0.2)
 
     assert restored_at_release == [1]
+
+
+async def test_a_token_that_expires_while_its_job_starts_is_not_used(clock):
+    for looks in range(20):
+        it = Scene(clock, {"a": [TOKENS], "b": [TOKENS, SLOTS]})
+        it.jobs.request()
+        await it.jobs.step_once()
+        [group] = [each for each in it.jobs._groups if each.next]
+        # The other group waits longer, so the last token belongs to that one.
+        group.turn = 1
+        clock.looks_left = looks
+
+        assert it.jobs.take() is None
+        assert len(group.next) == 1
+        clock.looks_left = None
 
 
 async def test_a_job_is_released_although_its_tokens_cannot_be_restored(clock):

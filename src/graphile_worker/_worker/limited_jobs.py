@@ -426,11 +426,14 @@ class LimitedJobs:
             self._source.deliver(claimed)
 
     def _start_next(self, group: Group) -> ClaimedJob | None:
-        if not group.free_permits or group.next[0].pool_id != self._lease.pool_id:
+        if group.next[0].pool_id != self._lease.pool_id:
             return None
         # Without the right to claim jobs, no group can ask for permits.
         now = time.monotonic()
         if self._lease.can_claim and group.must_yield(now, self._timings.turn_seconds):
+            return None
+        # Checked last, because each look at the permits drops those that have expired meanwhile.
+        if not group.free_permits:
             return None
         claimed = group.next.popleft()
         self._starts[id(claimed)] = Start(claimed, group, group.take_permits())
