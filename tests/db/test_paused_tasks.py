@@ -164,6 +164,25 @@ async def test_pauses_of_tasks_and_queues_end_by_themselves(
     assert sql.run("select name from :ext_schema.pauses") == []
 
 
+async def test_a_pause_that_cannot_be_ended_does_not_delay_other_pauses(
+    tasks, start, recorder, blocking_client, sql
+):
+    sql.run(
+        "create function :ext_schema.reject_end() returns trigger language plpgsql "
+        "as 'begin raise ''not now''; end'"
+    )
+    sql.run(
+        "create trigger reject_end before delete on :ext_schema.pauses "
+        "for each row execute function :ext_schema.reject_end()"
+    )
+    blocking_client.pause_queue("serial", duration=timedelta(milliseconds=1))
+    await start(tasks, timings=WorkerTimings(pauses=PauseTimings(read_interval_seconds=0.1)))
+
+    blocking_client.pause_task("send")
+
+    await recorder.wait_for(PausesChanged, paused_tasks=("send",))
+
+
 async def test_without_the_table_of_pauses_a_worker_runs_all_tasks(
     tasks, start, recorder, blocking_client, sql
 ):

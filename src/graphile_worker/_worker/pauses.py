@@ -124,12 +124,16 @@ class PauseMonitor:
         interval = self._timings.read_interval_seconds
         try:
             pauses = await self._read()
-            if pauses.has_expired and self._access.can_write:
-                await self._resume_expired()
         except Exception as error:
             self._logger.debug("reading the pauses failed, retrying: %s", format_error_line(error))
             return interval
         await self._apply(self._tasks.intersection(pauses.names))
+        if pauses.has_expired and self._access.can_write:
+            try:
+                await self._resume_expired()
+            except Exception as error:
+                message = "ending the expired pauses of queues failed, retrying: %s"
+                self._logger.debug(message, format_error_line(error))
         return interval if pauses.seconds_left is None else min(interval, pauses.seconds_left)
 
     async def _read(self) -> PausedTasks:
