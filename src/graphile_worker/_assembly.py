@@ -106,6 +106,8 @@ class WorkerComponents:
         self.metrics = None if self.recorder is None else self._build_metrics(config, self.recorder)
         self.lease_service: LeaseService | None = None
         self.progress: ProgressBuffer | None = None
+        # The entrance of this shard's pool to the concurrency that all shards share.
+        self.gate: SlotGate | None = None
         if not self.is_external:
             self.slow_query_database = SlowQueryDatabase(databases.maintenance or databases.own)
             self.slow_query_database_at_shutdown = SlowQueryDatabase(databases.own)
@@ -184,6 +186,11 @@ class WorkerComponents:
         if (client := self.own_sync_client) is not None and client._announcer is not None:
             await call_in_thread(client._announcer.close)
 
+    def close_gate(self) -> None:
+        """Close the gate of a pool that may never have run."""
+        if self.gate is not None:
+            self.gate.close()
+
     def build_rescuer(self) -> JobRescuer | None:
         return None if self.lease_service is None else self.lease_service.build_rescuer()
 
@@ -228,6 +235,7 @@ async def build_worker(
         if config.shard is None:
             stack.push_async_callback(components.executors.processes.close)
             stack.callback(components.executors.threads.close)
+        stack.callback(components.close_gate)
         stack.push_async_exit(partial(_shut_down, config, components))
         deps = await stack.enter_async_context(_run_lifespan(config, components))
         components.pool = _build_pool(config, components, deps, once=once)
@@ -381,10 +389,9 @@ def _build_pool(
         payload_budget=payload_budget,
     )
     source = _build_source(config, components, completer, once=once)
-    gate = None
     if config.shard is not None:
-        gate = config.shard.limit.open_gate()
-        source.on_stop = gate.close
+        components.gate = config.shard.limit.open_gate()
+        source.on_stop = components.gate.close
     if isinstance(claimer, LimitedClaimer):
         components.limited = _build_limited_jobs(config, components, claimer, source, once=once)
     cancellation = Cancellation()
@@ -413,7 +420,7 @@ def _build_pool(
             recorder=components.recorder,
             release_timeout_seconds=timings.shutdown.release_timeout_seconds,
             retentions=config.retentions,
-            seat=_build_seat(components, source, gate),
+            seat=_build_seat(components, source),
         )
         for _ in range(options.concurrency)
     ]
@@ -475,12 +482,10 @@ def _build_limited_jobs(
     return limited
 
 
-def _build_seat(
-    components: WorkerComponents, source: JobSource, gate: SlotGate | None
-) -> Seat | None:
+def _build_seat(components: WorkerComponents, source: JobSource) -> Seat | None:
     if components.limited is not None:
-        return LimitedSeat(components.limited, source, gate)
-    return None if gate is None else WorkerSeat(gate, source)
+        return LimitedSeat(components.limited, source, components.gate)
+    return None if components.gate is None else WorkerSeat(components.gate, source)
 
 
 def _build_source(

@@ -146,7 +146,7 @@ class ShardGroup:
             while not self._stop.is_set():
                 runner = self._runners[name] = self._build_runner(name)
                 error = await self._run_until_outage(name, runner, first)
-                if error is None:
+                if error is None or self._stop.is_set():
                     return
                 self._unreachable.add(name)
                 if not first.done():
@@ -169,8 +169,10 @@ class ShardGroup:
         self, name: str, runner: ShardRunner, first: asyncio.Future[Exception | None]
     ) -> Exception | None:
         """Run a shard to its end, and return the error if its database is unreachable."""
+        has_started = False
         try:
             await runner.start()
+            has_started = True
             self._unreachable.discard(name)
             if not first.done():
                 first.set_result(None)
@@ -189,8 +191,9 @@ class ShardGroup:
                 await runner.wait()
             raise
         except Exception as error:
-            if self._stop.is_set() or not is_outage(error):
+            if not is_outage(error) or (has_started and self._stop.is_set()):
                 raise
+            # A shard that was not reachable when the group was stopped has no jobs to finish.
             return error
         return None
 

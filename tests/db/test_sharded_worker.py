@@ -6,20 +6,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 from graphile_worker import (
     App,
+    ConcurrencyLimit,
     JobContext,
     JobSpec,
     SchemaMissing,
     Shards,
     SyncJobContext,
+    TaskRouter,
     WorkerOptions,
     run,
     run_once,
 )
 from graphile_worker._metrics.exposition import write_metrics
+from graphile_worker._worker.limited_jobs import LimitedJobs
+from graphile_worker._worker.shared_concurrency import SharedConcurrency, SlotGate
 from graphile_worker.events import (
     CronStarted,
     JobStarted,
@@ -28,7 +33,7 @@ from graphile_worker.events import (
     RunnerStopped,
 )
 from graphile_worker.runner import Runner, build_runner
-from tests.support.recorder import Recorder
+from tests.support.recorder import Recorder, wait_until
 
 # Logic of the worker, which test_polling.py runs on the oldest pair too.
 pytestmark = pytest.mark.single_version
@@ -326,6 +331,79 @@ async def test_a_worker_stops_its_shards_together(shards, recorder, schema):
     assert not runner.is_ready
     gate.set()
     await stopping
+
+
+async def test_jobs_finish_although_another_shard_is_unreachable(
+    shards, shard_databases, recorder, schema
+):
+    """A shard that cannot be reached at the end does not limit the time of the others."""
+    held: list[asyncio.StreamWriter] = []
+    holds = False
+    gate = asyncio.Event()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if holds:
+            held.append(writer)
+        else:
+            writer.close()
+
+    async def task(payload: object) -> None:
+        await gate.wait()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    partly = Shards(
+        {"a": shard_databases["a"].dsn, "b": f"host=127.0.0.1 port={port} sslmode=disable"},
+        schema=schema,
+    )
+    async with server, running(partly, {"task": task}, recorder, schema) as runner:
+        await shards.client("a").add_job("task")
+        await recorder.wait_for(JobStarted)
+        holds = True
+        await wait_until(lambda: held)
+        runner.finish()
+        holds = False
+        for each in held:
+            each.close()
+        await wait_until(lambda: "shard b" not in {each.get_name() for each in asyncio.all_tasks()})
+
+        components: Any = runner._components
+        assert not components.pool.is_stopping
+        gate.set()
+        await recorder.wait_for(JobSucceeded)
+        await runner.wait()
+
+
+async def test_a_shard_that_fails_while_its_worker_starts_leaves_no_gate(
+    shards, recorder, schema, monkeypatch
+):
+    """The gates of its earlier tries would cost time for each job."""
+    gates: list[SlotGate] = []
+    failures = [psycopg.OperationalError("no answer") for _ in range(2)]
+    open_gate, register = SharedConcurrency.open_gate, LimitedJobs.register
+
+    def record_gate(limit: SharedConcurrency) -> SlotGate:
+        gates.append(open_gate(limit))
+        return gates[-1]
+
+    async def fail_first(jobs: LimitedJobs) -> None:
+        if failures:
+            raise failures.pop()
+        await register(jobs)
+
+    monkeypatch.setattr(SharedConcurrency, "open_gate", record_gate)
+    monkeypatch.setattr(LimitedJobs, "register", fail_first)
+    tasks = TaskRouter()
+
+    @tasks.task(limit=ConcurrencyLimit(1))
+    async def task() -> None: ...
+
+    async with running(shards, tasks, recorder, schema):
+        await shards.client("a").add_job("task")
+        await recorder.wait_for(JobSucceeded)
+        await wait_until(lambda: len(gates) == 5)
+
+        assert len(gates[0].limit.gates) == 3
 
 
 def _spec(shard: str, number: int) -> Any:
