@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from graphile_worker import Job, JobKeyMode, JobSpec, JobSpecError, sync
+from graphile_worker.errors import SchemaError
 from tests.support.clients import KINDS, before_each_statement, open_client, unwrap
 from tests.support.fakes import (
     ALWAYS,
@@ -24,6 +25,7 @@ from tests.support.fakes import (
 )
 from tests.support.fetch_locks import commit_when_blocking, open_fetch
 from tests.support.rows import count_jobs
+from tests.support.sql import Sql
 
 
 def assert_paired(specs: list[JobSpec], jobs: list[Job]) -> None:
@@ -418,6 +420,107 @@ async def test_only_a_lost_row_is_requested_again(client, conn, sql, borrowed):
     assert_paired(specs, jobs)
     assert old.id not in {job.id for job in jobs}
     assert count_jobs(sql) == 5
+
+
+# Triggers of the table
+
+
+def create_trigger(sql: Sql, body: str) -> None:
+    sql.run(
+        f"create function public.change_job() returns trigger language plpgsql as $$ begin {body} "
+        "return new; end $$"
+    )
+    sql.run(
+        "create trigger change_job before insert on :schema._private_jobs for each row "
+        "execute function public.change_job()"
+    )
+
+
+@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "new.priority = new.priority + 5;",
+        "new.payload = '{}';",
+        "new.run_at = new.run_at + interval '1 day';",
+        "new.max_attempts = 3;",
+        "new.flags = '{\"changed\": true}';",
+        "new.key = null;",
+        "new.key = 'prefix-' || new.key;",
+        "if new.priority = 0 then new.priority = 5; end if;",
+    ],
+)
+async def test_jobs_that_a_trigger_changes_are_paired_with_their_specs(
+    client, conn, sql, change, borrowed
+):
+    create_trigger(sql, change)
+    specs = [
+        JobSpec("b", 1, priority=5),
+        JobSpec("a", 1),
+        JobSpec("a", 2, queue_name="queue"),
+        JobSpec("a", 3, queue_name="queue"),
+        JobSpec("c", 4, job_key="key"),
+        JobSpec("b", 1),
+    ]
+
+    # The second call finds a schema that it may not insert into directly.
+    for count in (1, 2):
+        sql.run("update :schema._private_jobs set key = null")
+        jobs = await client.add_jobs(specs, conn=unwrap(conn) if borrowed else None)
+        await conn.commit()
+
+        assert count_jobs(sql) == count * len(specs)
+        assert [await client.get_job(job.id) for job in jobs] == jobs
+        assert len({job.id for job in jobs}) == len(specs)
+        assert [(job.task_identifier, job.queue_name) for job in jobs] == [
+            (spec.identifier, spec.queue_name) for spec in specs
+        ]
+        if "payload" not in change:
+            assert [job.payload for job in jobs] == [spec.payload for spec in specs]
+
+
+async def test_changed_jobs_whose_names_are_deleted_get_the_names_of_their_specs(
+    client, sql, monkeypatch
+):
+    def finish(statement: str) -> None:
+        if statement != "add_jobs":
+            for table in ("jobs", "tasks", "job_queues"):
+                sql.run(f"delete from :schema._private_{table}")
+
+    create_trigger(sql, "new.payload = '{}'; new.priority = 5;")
+    before_each_statement(monkeypatch, finish)
+    specs = [JobSpec(f"task-{n % 3}", n, queue_name=f"queue-{n % 5}") for n in range(30)]
+
+    jobs = await client.add_jobs(specs)
+
+    assert [(job.task_identifier, job.queue_name) for job in jobs] == [
+        (spec.identifier, spec.queue_name) for spec in specs
+    ]
+
+
+@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_jobs_that_a_trigger_discards_are_a_schema_error(
+    client, conn, sql, statements, borrowed, key
+):
+    create_trigger(sql, "if new.priority = 1 then return null; end if;")
+    specs = [JobSpec("task", n, priority=n % 2) for n in range(5)] + [JobSpec("task", job_key=key)]
+
+    with pytest.raises(SchemaError, match=r"^2 of 6 jobs were not stored: a trigger of table "):
+        await client.add_jobs(specs, conn=unwrap(conn) if borrowed else None)
+    await conn.rollback()
+
+    assert count_jobs(sql) == 0
+    if key is None:
+        assert statements == ["add_jobs"] * (1 if borrowed else 2)
+
+
+@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
+async def test_a_single_job_that_a_trigger_discards_is_a_schema_error(client, conn, sql, borrowed):
+    create_trigger(sql, "return null;")
+
+    with pytest.raises(SchemaError, match=r"^1 of 1 jobs were not stored"):
+        await client.add_job("task", conn=unwrap(conn) if borrowed else None)
 
 
 # Sessions with other settings

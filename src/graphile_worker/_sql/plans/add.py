@@ -4,6 +4,8 @@ import json
 import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import product
 from typing import Any, NoReturn
 
 from graphile_worker._payloads import encode
@@ -15,14 +17,14 @@ from graphile_worker._sql.plans.insert import (
 )
 from graphile_worker._sql.queries import jobs as sql
 from graphile_worker._sql.queries.jobs import JOB_COLUMNS, encode_when, read_job
-from graphile_worker._sql.query import Plan, Row
+from graphile_worker._sql.query import Plan, Row, Transaction
 from graphile_worker._sql.sqlstate import (
     MISSING_OBJECT,
     DatabaseErrorInfo,
     get_error_info,
     get_sqlstate,
 )
-from graphile_worker.errors import JobSpecError, SchemaMissing
+from graphile_worker.errors import JobSpecError, SchemaError, SchemaMissing
 from graphile_worker.jobs import Job, JobKeyMode, JobSpec, parse_microseconds
 
 logger = logging.getLogger("graphile_worker")
@@ -36,6 +38,9 @@ LOST_KEY_SQLSTATE = "22012"
 
 # The columns after those of a Job in add_job and add_jobs.
 QUEUE_ID_COLUMN, TASK_ID_COLUMN, NOW_COLUMN = JOB_COLUMNS, JOB_COLUMNS + 1, JOB_COLUMNS + 2
+
+# Parts of the keys that _build_spec_key and _build_row_key return.
+_NAMES, _VALUES, _NOTHING = slice(2), slice(2, None), slice(0)
 
 _CONSTRAINT_ERRORS = {
     "tasks_identifier_check": ("identifier", "at most 128 characters", "GWBID"),
@@ -93,6 +98,8 @@ def plan_add_job(
             raise_job_spec_error(error, schemas, spec)
         if rows:
             return (yield from _plan_read_job(rows[0], spec))
+    if spec.job_key is None:
+        raise _build_discarded_error(1, 1, schemas)
     raise _build_lost_key_error(spec)
 
 
@@ -110,6 +117,9 @@ def plan_add_jobs(
 
     With `all_or_nothing` a batch that lost a key is rolled back and sent again. An error would
     abort a caller's transaction, so there only the jobs with lost keys are sent again.
+
+    Raises:
+        SchemaError: A trigger of the table discards jobs.
     """
     _check_specs(specs)
     payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
@@ -137,11 +147,21 @@ def plan_add_jobs(
             if rows is None:
                 rows = yield sql.add_jobs(encode_specs(specs, payloads, missing), expected)
         except Exception as error:
-            if get_sqlstate(error) == LOST_KEY_SQLSTATE:
-                continue
-            raise_job_spec_error(error, schemas)
+            if get_sqlstate(error) != LOST_KEY_SQLSTATE:
+                raise_job_spec_error(error, schemas)
+            if all(spec.job_key is None for spec in specs):
+                break
+            continue
         rows = yield from _plan_fill_names(rows, [specs[index] for index in missing])
         missing = match_rows_to_specs(rows, specs, payloads, missing, jobs=jobs)
+        if any(specs[index].job_key is None for index in missing):
+            raise _build_discarded_error(len(missing), len(specs), schemas)
+    if all_or_nothing:
+        # The division by zero does not contain how many rows were missing. If a trigger discards
+        # them, the SchemaError rolls this transaction back.
+        plan = partial(plan_add_jobs, specs, schemas, max_bytes=max_bytes, all_or_nothing=False)
+        added: list[Job] = yield Transaction(plan)
+        return added
     raise _build_lost_key_error(
         next(specs[index] for index in missing if specs[index].job_key is not None)
     )
@@ -164,7 +184,7 @@ def match_rows_to_specs(
     rows: Sequence[Row],
     specs: Sequence[JobSpec],
     payloads: Sequence[str | None],
-    positions: Iterable[int],
+    positions: Sequence[int],
     *,
     jobs: list[Job | None],
 ) -> list[int]:
@@ -182,32 +202,63 @@ def match_rows_to_specs(
             keyed[spec.job_key] = index
         else:
             alike[_build_spec_key(spec, payloads[index], now)].append(index)
-    nameless = []
+    leftover = []
     for row in rows:
         job = read_job(row)
-        if job.key is not None:
+        if job.key is not None and job.key in keyed:
             jobs[keyed.pop(job.key)] = job
         elif equal := alike.get(_build_row_key(row)):
             jobs[equal.popleft()] = job
         else:
-            nameless.append(row)
-    _match_nameless_rows(nameless, alike, specs, jobs)
-    return list(keyed.values())
+            leftover.append(row)
+    if leftover:
+        left = [
+            (index, _build_spec_key(specs[index], payloads[index], now))
+            for index in positions
+            if jobs[index] is None
+        ]
+        _match_leftover_rows(leftover, left, specs, jobs)
+    if len(rows) >= len(positions):
+        return []
+    return [index for index in positions if jobs[index] is None]
 
 
-def _match_nameless_rows(
+def _match_leftover_rows(
     rows: Sequence[Row],
-    alike: dict[tuple[object, ...], deque[int]],
+    left: Sequence[tuple[int, tuple[object, ...]]],
     specs: Sequence[JobSpec],
     jobs: list[Job | None],
 ) -> None:
-    """Match rows without names: their job already ran, and a cleanup deleted its names."""
-    for row in rows:
-        rest = _build_row_key(row)[2:]
-        left = [(key, equal) for key, equal in alike.items() if equal]
-        position = next(equal for key, equal in left if key[2:] == rest).popleft()
-        job = jobs[position] = read_job(row)
-        job.task_identifier, job.queue_name = specs[position].identifier, specs[position].queue_name
+    """Match rows that equal no spec. `left` has the positions and keys of the specs without rows.
+
+    A row has no names if its job already ran and a cleanup deleted them. A trigger may have changed
+    any other value, and the jobs are added: after an error the caller would add them again.
+    """
+    # Ids follow the order of the specs.
+    rows = sorted(rows, key=lambda row: int(row[0]))
+    # Specs without a key first, because only a lost key has no row.
+    for is_keyed, part in product((False, True), (_NAMES, _VALUES, _NOTHING)):
+        alike: dict[tuple[object, ...], deque[int]] = defaultdict(deque)
+        for index, key in left:
+            if jobs[index] is None and (specs[index].job_key is not None) is is_keyed:
+                alike[key[part]].append(index)
+        unmatched = []
+        for row in rows:
+            if equal := alike.get(_build_row_key(row)[part]):
+                index = equal.popleft()
+                jobs[index] = _read_job_with_names(row, specs[index])
+            else:
+                unmatched.append(row)
+        rows = unmatched
+
+
+def _read_job_with_names(row: Row, spec: JobSpec) -> Job:
+    job = read_job(row)
+    if row[1] is None:
+        job.task_identifier = spec.identifier
+    if row[2] is None and row[QUEUE_ID_COLUMN] is not None:
+        job.queue_name = spec.queue_name
+    return job
 
 
 def _plan_get_names(task_ids: list[int], queue_ids: list[int]) -> Plan[Sequence[Row]]:
@@ -259,6 +310,13 @@ def _build_spec_error(info: DatabaseErrorInfo, spec: JobSpec | None) -> JobSpecE
 
 def _build_lost_key_error(spec: JobSpec) -> JobSpecError:
     return JobSpecError("job_key", spec.job_key, _SQLSTATE_ERRORS["GWNOR"][1], "GWNOR")
+
+
+def _build_discarded_error(count: int, total: int, schemas: Schemas) -> SchemaError:
+    return SchemaError(
+        f"{count} of {total} jobs were not stored: a trigger of table "
+        f"{schemas.shared}._private_jobs discards them. Change the trigger to return each row."
+    )
 
 
 def _check_specs(specs: Sequence[JobSpec]) -> None:
