@@ -663,7 +663,7 @@ async def test_a_failure_before_the_first_minute_catches_up_with_nothing(world):
 
 
 @pytest.mark.usefixtures("even_pauses")
-async def test_pauses_grow_up_to_a_minute_while_failures_go_on(world):
+async def test_pauses_grow_up_to_five_seconds_while_failures_go_on(world):
     it = Scene(world, item())
     errors = world.fail(TIME, times=25)
 
@@ -676,7 +676,7 @@ async def test_pauses_grow_up_to_a_minute_while_failures_go_on(world):
     assert pauses == sorted(pauses)
     assert pauses[0] < 1
     assert pauses[1] == pytest.approx(pauses[0] * 1.5)
-    assert pauses[-1] == MAX_RETRY_DELAY_SECONDS == 60.0
+    assert pauses[-1] == MAX_RETRY_DELAY_SECONDS == 5.0
     assert [each.delay for each in failed] == [timedelta(seconds=each) for each in pauses]
 
 
@@ -690,6 +690,28 @@ async def test_pauses_of_several_workers_differ(world):
     assert len(set(long)) == len(long)
     assert min(long) >= MAX_RETRY_DELAY_SECONDS / 2
     assert max(long) <= MAX_RETRY_DELAY_SECONDS * 1.5
+
+
+@pytest.mark.usefixtures("even_pauses")
+async def test_missed_runs_are_added_before_a_worker_that_starts_after_an_outage_adds_later_ones(
+    world, monkeypatch
+):
+    it = Scene(world, item())
+    run = world.run
+
+    async def run_with_outage(query: Query[Any]) -> Any:
+        if NOON + MINUTE <= world.now < NOON + 5 * MINUTE + 45 * SECOND:
+            raise OSError("gone")
+        if world.now >= NOON + 6 * MINUTE:
+            # The other worker adds the first run after its start.
+            world.add_known("a", last=NOON + 6 * MINUTE)
+        return await run(query)
+
+    monkeypatch.setattr(world, "run", run_with_outage)
+
+    await it.runs_until(NOON + 6 * MINUTE)
+
+    assert it.minutes_of() == clock("12:00", "12:05")
 
 
 @pytest.mark.usefixtures("even_pauses")

@@ -40,8 +40,9 @@ from graphile_worker.events import (
 )
 from graphile_worker.hooks import Hooks
 
-# Longest backoff after a failure, in seconds.
-MAX_RETRY_DELAY_SECONDS = 60.0
+# Longest backoff after a failure, in seconds, without jitter. Short, because a worker that starts
+# right after an outage may add the jobs of a later minute first. Then the minutes between are lost.
+MAX_RETRY_DELAY_SECONDS = 5.0
 
 # How far back a running scheduler adds jobs of minutes that it missed, also without `backfill`.
 MAX_CATCH_UP = timedelta(minutes=10)
