@@ -1047,6 +1047,28 @@ async def test_heartbeats_go_on_while_progress_cannot_be_written(it, clock, erro
     assert (it.errors, it.reports) == ([], [])
 
 
+@pytest.mark.parametrize("error", [OSError("gone"), FakeDatabaseError("57014")], ids=str)
+async def test_progress_is_written_and_deleted_while_that_of_dead_processes_cannot_be_deleted(
+    it, clock, error
+):
+    claimed = it.claim(7)
+    it.database.errors["delete_orphaned_progress"] = [error]
+    for fraction in (0.1, 0.2):
+        it.progress.add(claimed, fraction, None)
+        await beat_and_report(it)
+        assert it.database.progress == {7: fraction}
+    assert it.database.statements.count("delete_orphaned_progress") == 1
+    assert [each.partition(":")[0] for each in it.logged] == [
+        "deleting progress of dead processes failed, retrying in 30 s"
+    ]
+
+    clock.now += RETRY_INTERVAL_SECONDS
+    it.claimed.remove(claimed)
+    await beat_and_report(it)
+    assert it.database.progress == {}
+    assert it.database.statements.count("delete_orphaned_progress") == 2
+
+
 async def test_progress_waits_for_a_heartbeat_that_succeeds(it):
     claimed = it.claim(7)
     it.progress.add(claimed, 0.1, None)

@@ -70,7 +70,8 @@ class ProgressBuffer:
         self._reports: dict[int, tuple[ClaimedJob, ProgressReport]] = {}
         # Runs that may have a row in the table, by the id of the job.
         self._written: dict[int, ClaimedJob] = {}
-        self._has_swept = False
+        # When the rows of dead processes may be deleted. Once is enough.
+        self._sweep_at = 0.0
         self._retry_at = 0.0
         self._last_problem: str | None = None
 
@@ -123,6 +124,7 @@ class ProgressBuffer:
         self._last_problem = None
         for job_id in ended:
             del self._written[job_id]
+        await self._sweep(run)
 
     async def _write(
         self, run: RunQuery, reports: list[ProgressReport], ended: dict[int, str]
@@ -134,10 +136,23 @@ class ProgressBuffer:
                 raise
             # The encoding of the database lacks a character.
             await run(write_progress(_prepare(reports, escape_non_ascii), ended))
-        if not self._has_swept:
-            # Rows of processes that died while no pool could recover their jobs.
+
+    async def _sweep(self, run: RunQuery) -> None:
+        """Delete the rows of processes that died while no pool could recover their jobs."""
+        if time.monotonic() < self._sweep_at:
+            return
+        try:
             await run(delete_orphaned_progress())
-            self._has_swept = True
+        except Exception as error:
+            # The reports are written, so only this statement is retried.
+            self._sweep_at = time.monotonic() + self._retry_interval_seconds
+            self._logger.debug(
+                "deleting progress of dead processes failed, retrying in %g s: %s",
+                self._retry_interval_seconds,
+                format_error_line(error),
+            )
+            return
+        self._sweep_at = math.inf
 
     def _restore(self, taken: dict[int, tuple[ClaimedJob, ProgressReport]]) -> None:
         """Keep reports for the next write, unless the task has reported again."""
