@@ -1,16 +1,25 @@
 """The decisions of the parent of worker processes, without processes."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphile_worker._cli.supervisor.process_set import Slot, compute_backoff
-from graphile_worker._cli.supervisor.supervised_process import build_child_command
+from graphile_worker._cli.supervisor import process_set as process_set_module
+from graphile_worker._cli.supervisor.parent_pipe import FINISH
+from graphile_worker._cli.supervisor.process_set import ProcessSet, Slot, compute_backoff
+from graphile_worker._cli.supervisor.supervised_process import (
+    SupervisedProcess,
+    build_child_command,
+)
 from graphile_worker._support import rss
 from graphile_worker._support.rss import read_resident_bytes
+from tests.support.recorder import wait_until
 
 
 class ExitedProcess:
@@ -95,3 +104,147 @@ def test_the_memory_of_an_exited_process_is_unknown():
     gone.wait()
 
     assert read_resident_bytes(gone.pid) is None
+
+
+# Replacements
+
+
+class FakeProcess:
+    """A process that a test makes ready, or ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.was_ready = self.is_ready = False
+        self.seconds_served = 3600.0
+        self.exit_code = 0
+        self.exit_description = "exited"
+        self.messages: list[bytes] = []
+        self.is_killed = False
+        self._ready = asyncio.Event()
+        self._due = asyncio.Event()
+        self._exited = asyncio.Event()
+
+    @property
+    def has_exited(self) -> bool:
+        return self._exited.is_set()
+
+    def make_ready(self) -> None:
+        self.was_ready = self.is_ready = True
+        self._ready.set()
+
+    def make_due(self) -> None:
+        self._due.set()
+
+    def exit(self) -> None:
+        for each in (self._exited, self._ready, self._due):
+            each.set()
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self.exit()
+
+    def send(self, message: bytes) -> None:
+        self.messages.append(message)
+        if message == FINISH:
+            self.exit()
+
+    async def wait(self) -> None:
+        await self._exited.wait()
+
+    async def wait_until_ready(self) -> bool:
+        await self._ready.wait()
+        return self.was_ready and not self.has_exited
+
+    async def wait_until_exit_or_due(self) -> None:
+        await self._due.wait()
+
+
+@pytest.fixture
+def processes(monkeypatch) -> list[FakeProcess]:
+    """The processes that a set starts."""
+    started: list[FakeProcess] = []
+
+    async def start(*args: object) -> FakeProcess:
+        started.append(FakeProcess(len(started) + 1))
+        return started[-1]
+
+    monkeypatch.setattr(SupervisedProcess, "start", start)
+    return started
+
+
+@pytest.fixture
+async def start_set() -> AsyncIterator[Callable[..., ProcessSet]]:
+    """Run a process set, and finish it after the test."""
+    running: list[tuple[ProcessSet, asyncio.Task[None]]] = []
+
+    def start(count: int, **options: Any) -> ProcessSet:
+        process_set = ProcessSet(
+            count, on_end=lambda _: None, on_start_failure=lambda _: None, **options
+        )
+        running.append((process_set, asyncio.create_task(process_set.run())))
+        return process_set
+
+    yield start
+    for process_set, task in running:
+        process_set.stop(FINISH)
+        await task
+
+
+async def test_a_replacement_that_is_not_ready_in_time_is_killed_and_retried(
+    processes, start_set, monkeypatch, caplog
+):
+    caplog.set_level("INFO", "graphile_worker")
+    pauses: list[int] = []
+
+    def compute_no_backoff(quick_exits: int) -> float:
+        pauses.append(quick_exits)
+        return 0
+
+    monkeypatch.setattr(process_set_module, "compute_backoff", compute_no_backoff)
+    start_set(1, replacement_timeout_seconds=0.01)
+    await wait_until(lambda: len(processes) == 1)
+    old = processes[0]
+    old.make_ready()
+    old.make_due()
+
+    await wait_until(lambda: len(processes) >= 4)
+
+    assert all(each.is_killed for each in processes[1:3])
+    assert not old.has_exited
+    # The backoff grows.
+    assert {0, 1, 2} <= set(pauses)
+    assert "process 2 was not ready within 0.01 s, killing it" in caplog.text
+    assert "starting another process in 0 s" in caplog.text
+
+
+async def test_a_late_replacement_does_not_block_those_of_other_slots(
+    processes, start_set, monkeypatch
+):
+    # No slot retries during the test.
+    monkeypatch.setattr(process_set_module, "compute_backoff", lambda exits: 3600 * exits)
+    start_set(2, replacement_timeout_seconds=0.01)
+    await wait_until(lambda: len(processes) == 2)
+    for each in processes:
+        each.make_ready()
+        each.make_due()
+
+    await wait_until(lambda: len(processes) == 4)
+
+    assert not any(each.has_exited for each in processes[:2])
+
+
+async def test_a_replacement_takes_the_slot_when_the_old_process_exits_before_it_is_ready(
+    processes, start_set
+):
+    process_set = start_set(1, replacement_timeout_seconds=3600)
+    await wait_until(lambda: len(processes) == 1)
+    old = processes[0]
+    old.make_ready()
+    old.make_due()
+    await wait_until(lambda: len(processes) == 2)
+    new = processes[1]
+
+    old.exit()
+    await wait_until(lambda: process_set.slots[0].child is new)
+
+    assert not new.is_killed

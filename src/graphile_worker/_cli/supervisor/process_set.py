@@ -19,6 +19,10 @@ MAX_FAILED_STARTS = 5
 
 REPLACE_CHECK_INTERVAL_SECONDS = 0.1
 
+# Upper bound on the start of a replacement, for which the other slots wait. 5 minutes, because an
+# import or a lifespan may load a large model.
+REPLACEMENT_TIMEOUT_SECONDS = 300.0
+
 # A process that still runs jobs after this time is logged.
 SLOW_FINISH_SECONDS = 2.0
 
@@ -43,6 +47,11 @@ class Slot:
         self.quick_exits = self.quick_exits + 1 if is_quick else 0
         self.failed_starts = 0 if child.was_ready else self.failed_starts + 1
 
+    def record_failed_start(self) -> None:
+        """Count a process that could not start, or that was killed before it was ready."""
+        self.quick_exits += 1
+        self.failed_starts += 1
+
 
 class ProcessSet:
     """Keeps a process in each slot until it is stopped. With `once`, each slot has one process.
@@ -59,8 +68,10 @@ class ProcessSet:
         once: bool = False,
         on_start_failure: Callable[[int], None] | None = None,
         metrics: ProcessMetrics | None = None,
+        replacement_timeout_seconds: float = REPLACEMENT_TIMEOUT_SECONDS,
     ) -> None:
         self._metrics = metrics
+        self._replacement_timeout_seconds = replacement_timeout_seconds
         self.slots = [Slot() for _ in range(count)]
         self.children: list[SupervisedProcess] = []
         self._once = once
@@ -115,7 +126,10 @@ class ProcessSet:
             await self._back_off(slot)
 
     async def _replace(self, slot: Slot, old: SupervisedProcess) -> SupervisedProcess | None:
-        """Start a process, and finish the old one once it is ready. None if the old one exits."""
+        """Start a process, and finish the old one once it is ready.
+
+        Returns None if the old one exits before that start.
+        """
         while True:
             await self._back_off(slot)
             await self._wait_for_other_replacement(old)
@@ -123,14 +137,45 @@ class ProcessSet:
                 return None
             self._is_replacing = True
             new = await self._start(slot)
-            is_ready = new is not None and await new.wait_until_ready()
-            self._is_replacing = False
-            if is_ready:
-                old.send(FINISH)
-                return new
             if new is not None:
+                await self._wait_until_ready_or_alone(new, old)
+            self._is_replacing = False
+            if new is None:
+                continue
+            if new.has_exited:
                 slot.record_exit(new)
                 self._log_exit(slot, new)
+            elif new.was_ready or old.has_exited:
+                old.send(FINISH)
+                return new
+            else:
+                await self._kill_late(slot, new)
+
+    async def _wait_until_ready_or_alone(
+        self, new: SupervisedProcess, old: SupervisedProcess
+    ) -> None:
+        """Wait until the new process is ready, either one exits or the timeout expires."""
+        ready = asyncio.create_task(new.wait_until_ready())
+        # Not cancelled below, because that would cancel the wait of the process itself.
+        old_exit = asyncio.create_task(old.wait())
+        try:
+            await asyncio.wait(
+                {ready, old_exit},
+                timeout=self._replacement_timeout_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            ready.cancel()
+
+    async def _kill_late(self, slot: Slot, child: SupervisedProcess) -> None:
+        """Kill a replacement that was not ready in time."""
+        slot.record_failed_start()
+        seconds = self._replacement_timeout_seconds
+        logger.error("process %s was not ready within %g s, killing it", child.pid, seconds)
+        child.kill()
+        await child.wait()
+        if not self._stopping.is_set():
+            logger.info("starting another process in %g s", compute_backoff(slot.quick_exits))
 
     async def _wait_for_other_replacement(self, old: SupervisedProcess) -> None:
         """Wait until no other slot starts a replacement, so that memory peaks stay small."""
@@ -169,8 +214,7 @@ class ProcessSet:
 
     def _log_start_failure(self, slot: Slot, error: OSError) -> None:
         logger.error("process failed to start, retrying: %s", error)
-        slot.quick_exits += 1
-        slot.failed_starts += 1
+        slot.record_failed_start()
         self._check_start_failures(1)
 
     def _log_exit(self, slot: Slot, child: SupervisedProcess) -> None:
