@@ -5,6 +5,7 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -56,7 +57,7 @@ from graphile_worker.events import (
 from graphile_worker.hooks import Hooks
 from graphile_worker.options import TaskProcessOptions
 from tests.support.jobs import make_job
-from tests.support.recorder import wait_until
+from tests.support.recorder import TIMEOUT_SECONDS, wait_until
 
 SOON = timedelta(milliseconds=1)
 MANY = timedelta(hours=1)
@@ -879,6 +880,33 @@ async def test_a_pool_that_is_cancelled_does_not_wait_for_a_fetch_without_an_ans
     await asyncio.wait([it.running])
 
     assert it.running.cancelled()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_fetch_that_swallows_two_cancellations_does_not_block_the_shutdown(
+    scene, monkeypatch, is_cancelled
+):
+    async def fetching(self: FakeSource) -> None:
+        try:
+            for _ in range(2):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+        finally:
+            # Its jobs are released when the database is reachable again.
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeSource, "run", fetching)
+    timings = replace(PATIENT, release_timeout_seconds=0.01, cleanup_timeout_seconds=0.02)
+    it = await scene(timings=timings)
+
+    it.pool.stop_gracefully("bye")
+    if is_cancelled:
+        await run_until_idle()
+        it.running.cancel()
+    await asyncio.wait([it.running], timeout=TIMEOUT_SECONDS)
+
+    assert it.running.done()
+    assert it.running.cancelled() == is_cancelled
 
 
 # Revoked jobs

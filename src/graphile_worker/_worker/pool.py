@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from graphile_worker._lease.background_loop import cancel_until_done
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
 from graphile_worker._support.durations import to_seconds
@@ -406,11 +407,13 @@ class WorkerPool:
         self._hooks.emit(PoolReleased(pool_id=self.id))
 
 
-async def _wait_then_cancel(fetch_task: asyncio.Task[None], *timeouts: float) -> None:
-    """Wait until the task has ended, and cancel it after each timeout.
+async def _wait_then_cancel(
+    fetch_task: asyncio.Task[None], timeout_seconds: float, retry_seconds: float
+) -> None:
+    """Wait until the task has ended. After the timeout, cancel it repeatedly.
 
-    After a cancellation it releases its jobs, which can take as long as a database outage.
+    After a cancellation it releases its jobs, which can take as long as a database outage. A driver
+    that waits for its server can swallow a cancellation.
     """
-    for seconds in (*timeouts, None):
-        await asyncio.wait([fetch_task], timeout=seconds)
-        fetch_task.cancel()
+    await asyncio.wait([fetch_task], timeout=timeout_seconds)
+    await cancel_until_done([fetch_task], retry_seconds=retry_seconds)
