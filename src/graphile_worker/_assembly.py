@@ -282,7 +282,9 @@ def _iter_background_tasks(
     if (rescuer := components.build_rescuer()) is not None:
         yield rescuer.run()
     if config.retentions and not components.is_external:
-        yield HistoryRotator(components.databases.own, components.logger).run()
+        # Separate, because other statements would reset its time limit.
+        rotating = SlowQueryDatabase(components.databases.maintenance or components.databases.own)
+        yield HistoryRotator(rotating, components.logger).run()
     yield build_stale_locks(config, components).run()
     if config.options.listen:
         yield NotificationListener(

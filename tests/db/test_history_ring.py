@@ -15,7 +15,9 @@ import pytest
 from graphile_worker import App, JobSpec, Retention, Runner, WorkerOptions
 from graphile_worker._db.database import run_plan_sync
 from graphile_worker._db.psycopg import PsycopgDatabase
+from graphile_worker._db.slow_queries import SlowQueryDatabase
 from graphile_worker._db.sync import SyncPsycopgDatabase
+from graphile_worker._db.worker_connections import ConnectionTimings
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.history import (
     Rotation,
@@ -31,9 +33,10 @@ from graphile_worker._sql.queries.history import (
 )
 from graphile_worker._support.logs import resolve_logger
 from graphile_worker._worker.history_rotator import HistoryRotator
+from graphile_worker._worker_config import WorkerTimings
 from tests.conftest import TestDatabase
 from tests.support.pools import open_session
-from tests.support.recorder import wait_until
+from tests.support.recorder import open_runners, wait_until
 from tests.support.roles import as_role
 from tests.support.sql import Sql
 from tests.support.tiers import random_seed, size
@@ -64,6 +67,14 @@ from :ext_schema.history
 INSERT_ATTEMPT = """
 insert into :ext_schema.attempts (slot, job_id, attempt, started_at, duration, expires_at, pool_id)
 select coalesce($4, history.slot), $1, 1, $2, 0, $3, 'pool' from :ext_schema.history
+"""
+SLOW_DOWN = """
+create function public.slow_down() returns trigger language plpgsql as
+'begin perform pg_catalog.pg_sleep(2); return new; end'
+"""
+SLOW_ROTATION = """
+create trigger slow_rotation before update on :ext_schema.history
+for each row when (old.slot <> new.slot) execute function public.slow_down()
 """
 VISIBLE = "select job_id from :ext_schema.{} where expires_at is null or expires_at > $1"
 
@@ -396,7 +407,7 @@ async def test_a_rotator_retries_silently_while_a_reader_blocks_it(ring: Ring, d
     ring.now = datetime.now(UTC) - timedelta(hours=11)
     ring.write(slot=0)
     opened = PsycopgDatabase(database.dsn, Schemas.from_names(database.schema), max_size=1)
-    rotator = HistoryRotator(opened, resolve_logger(None))
+    rotator = HistoryRotator(SlowQueryDatabase(opened), resolve_logger(None))
     with closing(ring.sql.another()) as reader:
         reader.run("begin")
         reader.run("select count(*) from :ext_schema.outcomes")
@@ -425,5 +436,27 @@ async def test_a_worker_rotates_the_ring(ring: Ring, database):
     async def work() -> None: ...
 
     async with app.worker():
+        await wait_until(lambda: ring.sql.value("select count(*) from :ext_schema.outcomes") == 0)
+    await app.close()
+
+
+async def test_a_rotation_may_take_longer_than_the_query_timeout_of_a_worker(
+    ring: Ring, database, recorder
+):
+    ring.now = datetime.now(UTC) - timedelta(days=30)
+    ring.reset(keep=timedelta(days=7))
+    ring.write()
+    ring.sql.run(SLOW_DOWN)
+    ring.sql.run(SLOW_ROTATION)
+    app = App(database.dsn, schema=database.schema)
+
+    @app.task(retention=Retention())
+    async def work() -> None: ...
+
+    connections = ConnectionTimings(query_timeout=timedelta(seconds=1))
+    async with open_runners(
+        database, recorder.hooks, WorkerTimings(connections=connections)
+    ) as start:
+        await start(app)
         await wait_until(lambda: ring.sql.value("select count(*) from :ext_schema.outcomes") == 0)
     await app.close()

@@ -55,6 +55,29 @@ def test_a_full_ring_empties_its_oldest_slot_and_moves_on_to_it():
     assert decide_rotation(rotation.ring) is None
 
 
+def test_a_slot_that_started_in_the_future_is_left_at_once():
+    """The clock of the server was 3 days ahead."""
+    ring = make_ring(slot=2, ages={0: 2 * HOUR, 1: -2 * DAY, 2: -3 * DAY})
+
+    rotation = decide_rotation(ring)
+
+    assert ring.is_due
+    assert rotation is not None
+    assert (rotation.emptied_slots, rotation.ring.slot) == ((), 3)
+    # No slot ends in the future, or its rows would be kept too long.
+    assert rotation.ring.started_at[:4] == (START - 2 * HOUR, START, START, START)
+    assert decide_rotation(rotation.ring) is None
+
+
+def test_starts_in_the_future_are_corrected_while_the_next_slot_is_in_use():
+    ring = steady_ring(extra=-HOUR / 2).with_start(4, START + 3 * DAY)
+
+    rotation = decide_rotation(ring)
+
+    assert rotation == Rotation((), ring.with_start(4, START))
+    assert decide_rotation(rotation.ring) is None
+
+
 def test_a_slot_stays_until_its_last_row_is_too_old():
     ring = steady_ring(extra=-timedelta(seconds=1))
 

@@ -11,7 +11,7 @@ from graphile_worker._db.slow_queries import (
     MIN_TIMEOUT_SECONDS,
     SlowQueryDatabase,
 )
-from graphile_worker._sql.query import Query
+from graphile_worker._sql.query import Plan, Query
 from tests.support.fake_database import FakeDatabaseError
 
 LOOK: Query[str] = Query("find_orphaned_claims", (), str)
@@ -62,3 +62,40 @@ async def test_the_time_limit_stays_below_an_hour():
             await database.run(LOOK)
 
     assert max(server.limits) == MAX_TIMEOUT_SECONDS
+
+
+async def test_a_fast_query_of_a_plan_does_not_reset_the_time_limit_of_a_slow_one():
+    def plan_both() -> Plan[str]:
+        yield Query("get_history", (), str)
+        answer: str = yield LOOK
+        return answer
+
+    class SlowServer(Server):
+        async def run(self, query: Query[Any]) -> Any:
+            return "ring" if query.statement == "get_history" else await super().run(query)
+
+    server: Any = SlowServer()
+    database = SlowQueryDatabase(server)
+    server.errors = [FakeDatabaseError("57014"), FakeDatabaseError("57014")]
+    for _ in range(2):
+        with pytest.raises(FakeDatabaseError):
+            await database.run_plan(plan_both())
+
+    assert await database.run_plan(plan_both()) == "answer"
+    await database.run(LOOK)
+
+    first = MIN_TIMEOUT_SECONDS
+    assert server.limits == [first, first, 2 * first, 2 * first, 4 * first, 4 * first, first]
+
+
+async def test_an_autocommit_statement_of_a_plan_runs_without_a_transaction():
+    def plan_one() -> Plan[str]:
+        answer: str = yield LOOK
+        return answer
+
+    server: Any = Server()
+    database = SlowQueryDatabase(server)
+
+    assert await database.run_plan(plan_one(), autocommit={"find_orphaned_claims"}) == "answer"
+
+    assert server.limits == []

@@ -1,11 +1,12 @@
 """SlowQueryDatabase: statements that may read a whole table, each with its own time limit."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Collection
+from typing import Any, TypeVar
 
-from graphile_worker._db.database import TransactionalRunner
+from graphile_worker._db.database import TransactionalRunner, drive
 from graphile_worker._sql.queries.search import set_query_limits
-from graphile_worker._sql.query import Query
+from graphile_worker._sql.query import Plan, Query, Step
 from graphile_worker._sql.sqlstate import QUERY_CANCELED, get_sqlstate
 
 T = TypeVar("T")
@@ -29,19 +30,41 @@ class SlowQueryDatabase:
         self._timeout_seconds = MIN_TIMEOUT_SECONDS
 
     async def run(self, query: Query[T]) -> T:
+        answer = await self._run_in_time(query)
+        self._timeout_seconds = MIN_TIMEOUT_SECONDS
+        return answer
+
+    async def run_plan(self, plan: Plan[T], *, autocommit: Collection[str] = ()) -> T:
+        """Run a plan of queries. Each commits separately.
+
+        The statements in `autocommit` commit on the server, without a transaction of this client.
+        """
+
+        async def execute_step(step: Step) -> Any:
+            if not isinstance(step, Query):
+                raise TypeError(f"{type(step).__name__} cannot be done with a time limit")
+            return await self._run_in_time(step, autocommit=step.statement in autocommit)
+
+        result = await drive(plan, execute_step)
+        # Not after each query: the fast ones would reset the limit before the slow one runs again.
+        self._timeout_seconds = MIN_TIMEOUT_SECONDS
+        return result
+
+    async def _run_in_time(self, query: Query[T], *, autocommit: bool = False) -> T:
         try:
-            async with (
-                asyncio.timeout(self._timeout_seconds + TIMEOUT_MARGIN_SECONDS),
-                self._db.transaction() as connection,
-            ):
-                limits = set_query_limits(
-                    int(self._timeout_seconds * 1000), LOCK_TIMEOUT_MS, prefer_indexes=True
-                )
-                await connection.run(limits)
-                answer = await connection.run(query)
+            async with asyncio.timeout(self._timeout_seconds + TIMEOUT_MARGIN_SECONDS):
+                if autocommit:
+                    return await self._db.run(query)
+                return await self._run_in_transaction(query)
         except Exception as error:
             if isinstance(error, TimeoutError) or get_sqlstate(error) == QUERY_CANCELED:
                 self._timeout_seconds = min(2 * self._timeout_seconds, MAX_TIMEOUT_SECONDS)
             raise
-        self._timeout_seconds = MIN_TIMEOUT_SECONDS
-        return answer
+
+    async def _run_in_transaction(self, query: Query[T]) -> T:
+        limits = set_query_limits(
+            int(self._timeout_seconds * 1000), LOCK_TIMEOUT_MS, prefer_indexes=True
+        )
+        async with self._db.transaction() as connection:
+            await connection.run(limits)
+            return await connection.run(query)

@@ -4,7 +4,7 @@ import asyncio
 import random
 from datetime import timedelta
 
-from graphile_worker._db.database import TransactionalRunner, run_plan
+from graphile_worker._db.slow_queries import SlowQueryDatabase
 from graphile_worker._sql.plans.history import compute_check_interval, plan_rotate_history
 from graphile_worker._sql.queries.history import get_history
 from graphile_worker._sql.sqlstate import LOCK_NOT_AVAILABLE, get_sqlstate
@@ -14,6 +14,8 @@ from graphile_worker._support.logs import Logger
 # Interval after an error, for example a database outage.
 RETRY_INTERVAL = timedelta(seconds=30)
 
+# It locks out readers: a task that blocks the event loop must not delay its commit.
+AUTOCOMMIT_STATEMENTS = {"rotate_history"}
 
 # Rounds in a row that a reader of an old slot blocked, before that is logged.
 REPORTED_BLOCKED_ROUNDS = 20
@@ -22,7 +24,7 @@ REPORTED_BLOCKED_ROUNDS = 20
 class HistoryRotator:
     """Checks at intervals whether the ring of slots is due. One process at a time rotates it."""
 
-    def __init__(self, database: TransactionalRunner, logger: Logger) -> None:
+    def __init__(self, database: SlowQueryDatabase, logger: Logger) -> None:
         self._db = database
         self._logger = logger
         self._last_problem: str | None = None
@@ -37,7 +39,7 @@ class HistoryRotator:
     async def rotate_once(self) -> timedelta:
         """Rotate the ring if that is due, and return how long to wait. Errors are logged once."""
         try:
-            await run_plan(self._db, plan_rotate_history())
+            await self._db.run_plan(plan_rotate_history(), autocommit=AUTOCOMMIT_STATEMENTS)
             ring = await self._db.run(get_history())
         except Exception as error:
             self._report(error)

@@ -199,7 +199,8 @@ def decide_rotation(
         The change, or None if there is nothing to do.
     """
     emptied = [slot for slot in ring.old_slots if slot not in young_slots]
-    changed = ring
+    # A slot ends at the start of the next one: with that in the future, it would be kept too long.
+    changed = ring.without_future_starts()
     for slot in emptied:
         changed = changed.with_start(slot, NEVER)
     lost_slot: int | None = None

@@ -66,7 +66,9 @@ class HistoryRing(LazyKeywordDataclass):
     @property
     def is_due(self) -> bool:
         """Return whether the current slot was written to for long enough."""
-        return self.now - self.started_at[self.slot] >= self.slot_duration
+        started_at = self.started_at[self.slot]
+        # After a start in the future, the server's clock was ahead and is corrected.
+        return started_at > self.now or self.now - started_at >= self.slot_duration
 
     @property
     def is_overdue(self) -> bool:
@@ -87,6 +89,10 @@ class HistoryRing(LazyKeywordDataclass):
     def get_end(self, slot: int) -> datetime:
         """Return the time of the last write to another slot than the current one."""
         return self.started_at[(slot + 1) % SLOT_COUNT]
+
+    def without_future_starts(self) -> "HistoryRing":
+        """Return the ring with starts up to now. Later ones come from a clock that was ahead."""
+        return replace(self, started_at=tuple(min(time, self.now) for time in self.started_at))
 
     def with_start(self, slot: int, time: datetime) -> "HistoryRing":
         """Return the ring with another start of a slot."""
