@@ -54,8 +54,8 @@ class BackgroundLoop:
         try:
             self._loop.run_forever()
         finally:
-            # Tasks that could not be cancelled are collected at some later time. asyncio would then
-            # log an error each, in whatever the program is doing.
+            # Tasks that could not be cancelled are collected at some later time, when asyncio would
+            # log an error for each of them.
             self._loop.set_exception_handler(lambda *_: None)
             self._loop.close()
 
