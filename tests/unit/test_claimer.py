@@ -506,6 +506,27 @@ async def test_after_a_restart_of_the_server_each_id_in_use_is_checked_once(it):
     assert it.claimer.pool_ids_in_use == {"p1"}
 
 
+async def test_a_check_does_not_end_one_that_was_requested_meanwhile(it, clock):
+    """A fetch that was abandoned during the check may have locked jobs after it read them."""
+    it.claimer._mark_unconfirmed("p1", 0.0)
+    it.claimer.mark_orphaned()
+    clock.now += 1
+    await it.claimer.fetch_lock.acquire()
+    checking = asyncio.create_task(it.claimer.release_orphaned_claims())
+    await wait_until(lambda: "find_orphaned_claims" in it.database.statements)
+
+    it.claimer._mark_unconfirmed("p1", 60.0)
+    it.claimer.mark_orphaned()
+    it.claimer.fetch_lock.release()
+    await checking
+
+    assert it.claimer._unconfirmed_until == {"p1": clock.now + 60}
+    assert it.claimer._orphaned_pool_ids == {"p1"}
+    clock.now += 61
+    await it.claimer.release_orphaned_claims()
+    assert not has_unconfirmed_claims(it.claimer)
+
+
 async def test_rows_that_another_session_has_locked_are_checked_again(it):
     it.claimer.mark_orphaned()
     answer, it.database.answer = (

@@ -123,6 +123,7 @@ class Claimer:
         self._orphans_checked_at = 0.0
         # Ids to check once, because a server that lost commits may show their jobs as locked.
         self._orphaned_pool_ids: set[str] = set()
+        self._orphan_marks = 0
         self._orphan_check_needed = asyncio.Event()
         # Upper bound on the batch size after a timed-out fetch.
         self._max_fetch = math.inf
@@ -220,6 +221,7 @@ class Claimer:
     def mark_orphaned(self) -> None:
         """Let `run` check all ids of this pool, because the server may have lost commits."""
         self._orphaned_pool_ids |= self.pool_ids_in_use | {self.pool_id}
+        self._orphan_marks += 1
         self._orphan_check_needed.set()
 
     async def run(self) -> None:
@@ -256,12 +258,16 @@ class Claimer:
         in_use = {each.pool_id for each in self.claimed_jobs.values()}
         for pool_id in list(unconfirmed) + sorted(self._orphaned_pool_ids - unconfirmed.keys()):
             database = self._slow_db_at_shutdown if at_once else self._slow_db
+            marks = self._orphan_marks
             if not await self._release_orphaned(pool_id, database):
                 continue
-            self._orphaned_pool_ids.discard(pool_id)
-            # The check goes on until the abandoned fetch cannot run any more, and while the id has
-            # other jobs, which that fetch may have locked again.
-            if pool_id in unconfirmed and now > unconfirmed[pool_id] and pool_id not in in_use:
+            if self._orphan_marks == marks:
+                self._orphaned_pool_ids.discard(pool_id)
+            # The check goes on until the abandoned fetch cannot run any more, also one that was
+            # abandoned meanwhile, and while the id has other jobs, which it may have locked again.
+            until = unconfirmed.get(pool_id, math.inf)
+            is_last = now > until and self._unconfirmed_until.get(pool_id) == until
+            if is_last and pool_id not in in_use:
                 del self._unconfirmed_until[pool_id]
 
     async def _release_orphaned(self, pool_id: str, database: QueryRunner) -> bool:
