@@ -6,7 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphile_worker._sql.queries.claim import ReleasedJob, release_claimed_jobs
+from graphile_worker._sql.queries.claim import (
+    ReleasedJob,
+    find_blocked_jobs,
+    release_claimed_jobs,
+)
 from tests.support.fetch_locks import commit_when_blocking
 from tests.support.pools import (
     in_one_transaction,
@@ -28,6 +32,25 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def client(blocking_client):
     return blocking_client
+
+
+def test_only_own_jobs_whose_rows_another_session_has_locked_are_blocked(pool, client, sql):
+    for key in ("a", "b", None):
+        client.add_job("task", job_key=key)
+    ids = [pool.claim_one().job.id for _ in range(3)]
+
+    def find_blocked(pool_id: str, job_ids: list[int]) -> set[int]:
+        blocked: set[int] = pool.connection.run(find_blocked_jobs(pool_id, job_ids))
+        return blocked
+
+    with closing(sql.another()) as other:
+        other.run("begin")
+        other.run("select :schema.remove_job('b')")
+        assert find_blocked(pool.id, ids) == {ids[1]}
+        assert find_blocked(pool.id, ids[:1]) == set()
+        assert find_blocked("another", ids) == set()
+        other.run("rollback")
+    assert find_blocked(pool.id, ids) == set()
 
 
 # As it was

@@ -1,7 +1,7 @@
 """A database without a server: it records queries and gives the answers that a test chooses."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from graphile_worker._sql.query import Query
 
@@ -15,7 +15,10 @@ class FakeDatabaseError(Exception):
 
 
 class FakeDatabase:
-    """Gives its answers in order and raises those that are errors; subclasses compute them."""
+    """Gives its answers in order and raises those that are errors; subclasses compute them.
+
+    Whether other sessions have locked rows is answered at once, and not recorded.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self.queries: list[Query[Any]] = []
@@ -23,8 +26,12 @@ class FakeDatabase:
         self.answering = asyncio.Event()
         self.answering.set()
         self._answers = list(answers)
+        # The jobs whose rows other sessions have locked.
+        self.blocked: set[int] = set()
 
     async def run(self, query: Query[Any]) -> Any:
+        if query.statement == "find_blocked_jobs":
+            return self.blocked.intersection(cast("list[int]", query.args[0]))
         self.queries.append(query)
         await self.answering.wait()
         answer = self.answer(query)

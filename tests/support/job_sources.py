@@ -36,6 +36,7 @@ class FakeClaimer:
         self.knows_all_ready = False
         self.answering = asyncio.Event()
         self.answering.set()
+        self.orphaned: set[int] = set()
         self.has_dynamic_flags = flags is not None
         self._flags = flags
         self._clock = clock
@@ -63,6 +64,9 @@ class FakeClaimer:
         answer: list[str] | None = await self._flags()
         return answer
 
+    def mark_orphaned(self) -> None:
+        self.orphaned |= {each.job.id for each in self.claimed_jobs.values()}
+
     def forget(self, held: ClaimedJob) -> None:
         # Twice would be a bug.
         del self.claimed_jobs[held.job.id]
@@ -74,12 +78,17 @@ class FakeCompleter:
     def __init__(self) -> None:
         self.writes: list[list[int]] = []
         self.offered: list[int] = []
+        self.blocked: set[int] = set()
         self.answering = asyncio.Event()
         self.answering.set()
 
     async def release(self, unstarted: list[ClaimedJob]) -> None:
         self.writes.append([held.job.id for held in unstarted])
         await self.answering.wait()
+
+    async def try_release(self, unstarted: list[ClaimedJob]) -> list[ClaimedJob]:
+        await self.release(unstarted)
+        return [each for each in unstarted if each.job.id in self.blocked]
 
     async def notify_jobs_available(self, count: int) -> None:
         self.offered.append(count)

@@ -40,8 +40,8 @@ COMPLETED = Completed(CLAIMED)
 FAILED = Failed(CLAIMED, LookupError("boom"))
 SNOOZED = Snoozed(CLAIMED, timedelta(minutes=1))
 INTERRUPTED = Interrupted(CLAIMED)
-NOT_COMPLETED = [FAILED, SNOOZED, INTERRUPTED]
-OUTCOMES = [COMPLETED, *NOT_COMPLETED]
+NOT_COMPLETED: list[Outcome] = [FAILED, SNOOZED, INTERRUPTED]
+OUTCOMES: list[Outcome] = [COMPLETED, *NOT_COMPLETED]
 # The statement that keeps an outcome, and the one that does not.
 KEEPING_STATEMENTS = {
     Completed: ("complete_and_keep_jobs", "complete_claimed_jobs"),
@@ -470,6 +470,36 @@ async def test_a_second_try_waits_for_a_fetch_that_may_claim_the_job_again(outco
 
     assert await completing is (outcome is not COMPLETED)
     assert len(it.database.queries) == 1
+
+
+async def test_a_row_that_another_session_has_locked_does_not_delay_fetches(pauses):
+    for outcome in OUTCOMES:
+        fetching = asyncio.Lock()
+        it = Scene(OSError("gone"), OWNED, fetch_lock=fetching)
+        it.database.blocked = {7}
+        pauses.clear()
+        completing = asyncio.create_task(it.complete(outcome))
+        await wait_until(lambda: len(pauses) > REJECTIONS_BEFORE_FAILURE)
+
+        assert not fetching.locked()
+        assert len(it.database.queries) == 1
+
+        it.database.blocked = set()
+        assert await completing
+        assert it.events == []
+
+
+async def test_jobs_that_cannot_be_released_now_are_returned():
+    other = ClaimedJob(make_job(id=8, locked_by="p0"), None)
+    for answers, blocked, left in (
+        ([OWNED, {8}], set[int](), []),
+        ([OWNED], {8}, [other]),
+        ([OSError("gone"), {8}], set[int](), [CLAIMED]),
+    ):
+        it = Scene(*answers)
+        it.database.blocked = blocked
+
+        assert await it.completer.try_release([CLAIMED, other]) == left
 
 
 async def test_a_completion_of_a_job_that_was_claimed_again_is_lost():

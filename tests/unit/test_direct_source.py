@@ -619,6 +619,9 @@ class NeverCompletes:
     async def release(self, unstarted: object) -> None:
         await asyncio.Event().wait()
 
+    async def try_release(self, unstarted: object) -> None:
+        await asyncio.Event().wait()
+
 
 async def test_waiting_workers_end_when_the_source_is_cancelled_during_a_release():
     claimer = FakeClaimer(ManualClock())

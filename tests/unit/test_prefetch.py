@@ -679,6 +679,18 @@ async def test_late_jobs_are_released_in_one_write_and_notified(scene):
         assert ids(returned.jobs) == [0, 1, 2, 3, 4]
 
 
+async def test_fetches_go_on_although_a_late_job_cannot_be_released(scene):
+    async with scene(1, 2, throughput=30) as it:
+        it.completer.blocked = {2}
+        await it.advance_clock(TOO_LONG)
+
+        assert (it.claimer.claimed_jobs, it.claimer.orphaned) == ({}, {1, 2})
+        assert it.completer.offered == []
+        it.ready(3)
+        [ask] = await it.wait_for_jobs("a")
+        assert get_results([ask]) == [3]
+
+
 @pytest.mark.feature("F98")
 async def test_what_did_not_wait_for_too_long_is_kept(scene):
     async with scene(*range(5), throughput=30) as it:

@@ -23,6 +23,7 @@ from graphile_worker._sql.queries.claim import (
     complete_claimed_jobs,
     fail_and_keep_jobs,
     fail_claimed_jobs,
+    find_blocked_jobs,
     find_releasable_queues,
     notify_jobs,
     release_claimed_jobs,
@@ -189,13 +190,28 @@ class Completer:
             await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
             attempt += 1
 
+    async def try_release(self, unstarted: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+        """Release jobs that did not start, and return those whose release failed or must wait."""
+        left: list[ClaimedJob] = []
+        for pool_id, jobs in _group_by_pool_id(unstarted).items():
+            try:
+                await self._check_blocked(jobs)
+                query = self._build_release_query(pool_id, jobs, is_retry=False)
+                await self._send(Interrupted, query)
+            except Exception:
+                if not self._can_retry:
+                    raise
+                left += jobs
+        return left
+
     async def release(self, unstarted: Sequence[ClaimedJob]) -> None:
         """Release jobs that did not start, and retry until that succeeds."""
-        for pool_id in {each.pool_id for each in unstarted}:
-            jobs = [each for each in unstarted if each.pool_id == pool_id]
+        for pool_id, jobs in _group_by_pool_id(unstarted).items():
             attempt = 0
             while True:
                 try:
+                    if attempt > 0:
+                        await self._check_blocked(jobs)
                     async with self._get_retry_lock(attempt):
                         jobs = [each for each in jobs if not self._was_reclaimed(each)]
                         if jobs:
@@ -225,6 +241,8 @@ class Completer:
         """
         if attempt > 0 and self._recorder is not None:
             self._recorder.add(WRITE_RETRIES)
+        if attempt > 0:
+            await self._check_blocked([outcome.claimed])
         async with self._get_retry_lock(attempt):
             if attempt > 0 and self._was_reclaimed(outcome.claimed):
                 if isinstance(outcome, Completed):
@@ -234,6 +252,19 @@ class Completer:
                 return None if claimed_again.pool_id == outcome.claimed.pool_id else set()
             query = self._build_query(outcome, attempt > 0, rejection)
             return await self._send(type(outcome), query)
+
+    async def _check_blocked(self, claimed_jobs: Sequence[ClaimedJob]) -> None:
+        """Raise TimeoutError if a write would wait for the transaction of another session.
+
+        Fetches wait for a repeated write, so one row could keep the pool from all other jobs.
+        """
+        if not self._can_retry:
+            # All writes are in the transaction of the caller.
+            return
+        ids = [each.job.id for each in claimed_jobs]
+        blocked = await self._db.run(find_blocked_jobs(claimed_jobs[0].pool_id, ids))
+        if blocked:
+            raise TimeoutError(f"another session has locked the row of job {min(blocked)}")
 
     def _get_retry_lock(self, attempt: int) -> AbstractAsyncContextManager[object]:
         """Return the lock that delays a repeated write until the end of a fetch.
@@ -365,6 +396,13 @@ class Completer:
                 )
             case _:
                 raise AssertionError("the outcome is written already")
+
+
+def _group_by_pool_id(claimed_jobs: Sequence[ClaimedJob]) -> dict[str, list[ClaimedJob]]:
+    groups: dict[str, list[ClaimedJob]] = {}
+    for each in claimed_jobs:
+        groups.setdefault(each.pool_id, []).append(each)
+    return groups
 
 
 class _Rejections:

@@ -228,6 +228,10 @@ def release_claimed_jobs(
     )
 
 
+def find_blocked_jobs(pool_id: str, job_ids: list[int]) -> Query[set[int]]:
+    return Query("find_blocked_jobs", (job_ids, pool_id), read_ids)
+
+
 def find_orphaned_claims(
     pool_id: str, claimed_ids: list[int], claimed_queue_ids: list[int]
 ) -> Query[OrphanedClaims]:

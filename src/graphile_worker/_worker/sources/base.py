@@ -165,7 +165,7 @@ class JobSource(ABC):
             await self._release_buffered()
 
     async def _release_buffered(self) -> None:
-        await self._buffer.release(self._buffer.take_all())
+        await self._buffer.release(self._buffer.take_all(), is_end=True)
 
     # Fetching
 

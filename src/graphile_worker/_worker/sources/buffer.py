@@ -153,12 +153,24 @@ class JobBuffer:
             self.jobs = deque(each for each in self.jobs if each.job.task_identifier not in names)
         return taken
 
-    async def release(self, unstarted: list[ClaimedJob]) -> None:
-        """Release jobs that did not start, and notify other workers."""
+    async def release(self, unstarted: list[ClaimedJob], *, is_end: bool = False) -> None:
+        """Release jobs that did not start, and notify other workers.
+
+        Jobs that cannot be released now are left to the claimer, which releases them as soon as
+        that is possible. At the end of the source, this waits instead.
+        """
         if not unstarted:
             return
-        await self._completer.release(unstarted)
-        await self._completer.notify_jobs_available(len(unstarted))
+        left: list[ClaimedJob] = []
+        if is_end:
+            await self._completer.release(unstarted)
+        else:
+            left = await self._completer.try_release(unstarted)
+        if left:
+            # Before they are forgotten, so that the claimer looks for the ids that claimed them.
+            self._claimer.mark_orphaned()
+        else:
+            await self._completer.notify_jobs_available(len(unstarted))
         for each in unstarted:
             self._claimer.forget(each)
         if self._emits_events:
