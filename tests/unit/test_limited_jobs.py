@@ -105,6 +105,8 @@ class FakeLimitedClaimer:
         self.claims: list[str] = []
         self.claimed_jobs: dict[int, ClaimedJob] = {}
         self.searches = 0
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.paused_tasks: Sequence[str] = ()
         self.has_dynamic_flags = False
         self.error: Exception | None = None
@@ -116,6 +118,7 @@ class FakeLimitedClaimer:
 
     async def find_ready_tasks(self) -> set[str]:
         self.searches += 1
+        await self.answering.wait()
         return set(self.ready)
 
     async def claim_limited(
@@ -524,6 +527,20 @@ async def test_only_a_pool_that_runs_once_waits_for_its_limited_jobs(clock, once
     it.claimer.ready = set()
 
     assert it.claimer.may_start_limited() is once
+
+
+async def test_a_pool_that_runs_once_does_not_end_while_it_searches_limited_jobs(clock):
+    it = Scene(clock, {"a": [TOKENS]}, once=True)
+    it.claimer.answering.clear()
+    searching = asyncio.create_task(it.jobs.step_once())
+    await wait_until(lambda: it.claimer.searches)
+
+    assert it.claimer.may_start_limited()
+
+    it.claimer.ready = set()
+    it.claimer.answering.set()
+    await searching
+    assert not it.claimer.may_start_limited()
 
 
 async def test_empty_claims_of_limited_jobs_do_not_delay_normal_fetches(clock, monkeypatch):

@@ -113,6 +113,7 @@ class LimitedJobs:
         # Whether the last job that started has a limit: both kinds take turns.
         self._was_limited = False
         self._must_search = True
+        self._is_searching = False
         self._wakes = 0
         self._search_at = self._poll_at = self._watch_at = 0.0
         self._must_reconcile = False
@@ -302,11 +303,14 @@ class LimitedJobs:
         self._search_at = time.monotonic() + self._timings.min_search_interval_seconds
         for group in self._groups:
             group.search_at = float("inf")
+        self._is_searching = True
         try:
             names = await self._claimer.find_ready_tasks()
         except BaseException:
             self._must_search = True
             raise
+        finally:
+            self._is_searching = False
         for group in self._groups:
             if not group.tasks.isdisjoint(names):
                 group.may_have_more = True
@@ -613,9 +617,9 @@ class LimitedJobs:
         if not self._once or self._is_stopped:
             return False
         now, seconds = time.monotonic(), self._timings.once_wait_seconds
-        return self._must_search or any(
-            each.may_start_within(seconds, now) for each in self._groups
-        )
+        if self._must_search or self._is_searching:
+            return True
+        return any(each.may_start_within(seconds, now) for each in self._groups)
 
     def _answer_asking(self) -> None:
         self._is_slow = False
