@@ -192,7 +192,10 @@ def test_the_worker_reads_null_as_an_object_and_ignores_the_trace_of_an_item():
 @pytest.mark.parametrize("limits", [{}, {"min_length": 2}], ids=str)
 def test_the_keys_of_a_dict_of_pydantic_have_the_pattern(limits):
     key = Annotated[str, pydantic.Field(pattern="^x", **limits)]
-    task, schema = build_schema_of(pydantic.create_model("Keyed", kept=(dict[key, int], ...)))
+    model = pydantic.create_model("Keyed", kept=(dict[key, int], ...))
+    if limits and "minLength" not in str(model.model_json_schema()):
+        pytest.skip("this release of pydantic leaves the length of keys out of its schema")
+    task, schema = build_schema_of(model)
 
     for kept in ({}, {"x1": 1}, {"x1": "a"}, {"y1": 1}, {"y1": "a"}, {"x": 1}):
         payload = {"kept": kept}
