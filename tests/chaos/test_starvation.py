@@ -1,13 +1,23 @@
-"""Tasks that hold all the connections they can get: the worker goes on beside them."""
+"""Tasks with all connections, or a session with the row of a job: the worker runs other jobs."""
 
 import asyncio
 import threading
+from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
-from graphile_worker import JobContext, JobSpec, SyncJobContext, WorkerOptions
-from graphile_worker.events import JobStarted, JobSucceeded, ListenNotified, ListenStarted
-from tests.support.recorder import Recorder
+from graphile_worker import Client, JobContext, JobSpec, SyncJobContext, WorkerOptions
+from graphile_worker._db.worker_connections import ConnectionTimings
+from graphile_worker._worker_config import WorkerTimings
+from graphile_worker.events import (
+    JobFinished,
+    JobStarted,
+    JobSucceeded,
+    ListenNotified,
+    ListenStarted,
+)
+from tests.support.recorder import Recorder, open_runners
 from tests.support.rows import count_worker_sessions as connections
 
 TASKS = 50
@@ -59,3 +69,36 @@ async def test_50_tasks_that_hold_connections_starve_only_each_other(app, databa
         let_go.set()
         let_go_in_threads.set()
         await recorder.wait_for(JobSucceeded, count=40 + TASKS)
+
+
+async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(database, sql):
+    """Its transaction removes a running job by its key, and stays open."""
+    timings = WorkerTimings(connections=ConnectionTimings(query_timeout=timedelta(seconds=2)))
+    recorder, gate = Recorder(), asyncio.Event()
+
+    async def kept(payload: object) -> None:
+        await gate.wait()
+
+    async def other(payload: object) -> None: ...
+
+    async with (
+        open_runners(database, recorder.hooks, timings) as start,
+        Client(database.dsn, schema=database.schema) as client,
+    ):
+        await client.add_job("kept", job_key="k")
+        await start({"kept": kept, "other": other}, concurrency=4)
+        await recorder.wait_for(JobStarted)
+        with closing(sql.another()) as session:
+            session.run("begin")
+            session.run("select :schema.remove_job('k')")
+            gate.set()
+            # Each repeated write would wait for 2 s, and each of these jobs for one of them.
+            async with asyncio.timeout(30):
+                for count in range(1, 81):
+                    await client.add_job("other")
+                    await recorder.wait_for(JobSucceeded, count=count, timeout=30)
+                    await asyncio.sleep(0.05)
+            session.run("commit")
+        await recorder.wait_for(JobFinished, count=81, timeout=20)
+
+    assert sql.value("select count(*) from :schema._private_jobs") == 0
