@@ -36,7 +36,6 @@ class FakeClaimer:
         self.knows_all_ready = False
         self.answering = asyncio.Event()
         self.answering.set()
-        self.orphaned: set[int] = set()
         self.has_dynamic_flags = flags is not None
         self._flags = flags
         self._clock = clock
@@ -64,9 +63,6 @@ class FakeClaimer:
         answer: list[str] | None = await self._flags()
         return answer
 
-    def mark_orphaned(self) -> None:
-        self.orphaned |= {each.job.id for each in self.claimed_jobs.values()}
-
     def forget(self, held: ClaimedJob) -> None:
         # Twice would be a bug.
         del self.claimed_jobs[held.job.id]
@@ -82,12 +78,15 @@ class FakeCompleter:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def release(self, unstarted: list[ClaimedJob]) -> None:
+    async def release(self, unstarted: list[ClaimedJob], *, attempt: int = 0) -> None:
+        while self.blocked.intersection(held.job.id for held in unstarted):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         self.writes.append([held.job.id for held in unstarted])
         await self.answering.wait()
 
     async def try_release(self, unstarted: list[ClaimedJob]) -> list[ClaimedJob]:
-        await self.release(unstarted)
+        if free := [each for each in unstarted if each.job.id not in self.blocked]:
+            await self.release(free)
         return [each for each in unstarted if each.job.id in self.blocked]
 
     async def notify_jobs_available(self, count: int) -> None:

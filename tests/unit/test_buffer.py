@@ -266,6 +266,28 @@ async def test_released_jobs_are_written_then_notified_then_forgotten_then_repor
     assert (it.claimer.claimed_jobs, len(events)) == ({}, 1)
 
 
+async def test_the_end_waits_for_a_job_that_cannot_be_released_at_first(it):
+    it.put(1, 2)
+    it.completer.blocked = {2}
+    ending = asyncio.create_task(it.buffer.release_all())
+    await run_until_idle()
+    assert (ending.done(), sorted(it.claimer.claimed_jobs)) == (False, [2])
+
+    it.completer.blocked = set()
+    await ending
+    assert (it.completer.writes, it.claimer.claimed_jobs) == ([[1], [2]], {})
+
+    it.put(3)
+    it.completer.blocked = {3}
+    ending = asyncio.create_task(it.buffer.release_all())
+    await run_until_idle()
+    ending.cancel()
+    await asyncio.wait([ending])
+    it.completer.blocked = set()
+    await run_until_idle()
+    assert (it.completer.writes, sorted(it.claimer.claimed_jobs)) == ([[1], [2]], [3])
+
+
 async def test_nothing_to_release_is_not_written(it):
     await it.buffer.release([])
 

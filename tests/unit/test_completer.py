@@ -494,6 +494,7 @@ async def test_jobs_that_cannot_be_released_now_are_returned():
     for answers, blocked, left in (
         ([OWNED, {8}], set[int](), []),
         ([OWNED], {8}, [other]),
+        ([{8}], {7}, [CLAIMED]),
         ([OSError("gone"), {8}], set[int](), [CLAIMED]),
     ):
         it = Scene(*answers)

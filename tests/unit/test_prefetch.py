@@ -684,11 +684,17 @@ async def test_fetches_go_on_although_a_late_job_cannot_be_released(scene):
         it.completer.blocked = {2}
         await it.advance_clock(TOO_LONG)
 
-        assert (it.claimer.claimed_jobs, it.claimer.orphaned) == ({}, {1, 2})
-        assert it.completer.offered == []
+        assert (it.completer.writes, it.completer.offered) == ([[1]], [1])
+        assert it.claimer.claimed_jobs.keys() == {2}
         it.ready(3)
         [ask] = await it.wait_for_jobs("a")
         assert get_results([ask]) == [3]
+        assert it.claimer.claimed_jobs.keys() == {2, 3}
+
+        it.completer.blocked = set()
+        await run_until_idle()
+        assert (it.completer.writes, it.completer.offered) == ([[1], [2]], [1, 1])
+        assert it.claimer.claimed_jobs.keys() == {3}
 
 
 @pytest.mark.feature("F98")

@@ -191,23 +191,39 @@ class Completer:
             attempt += 1
 
     async def try_release(self, unstarted: Sequence[ClaimedJob]) -> list[ClaimedJob]:
-        """Release jobs that did not start, and return those whose release failed or must wait."""
+        """Release jobs that did not start, and return those whose release failed or must wait.
+
+        Pass these to `release`, as a repeated write.
+        """
         left: list[ClaimedJob] = []
         for pool_id, jobs in _group_by_pool_id(unstarted).items():
             try:
-                await self._check_blocked(jobs)
-                query = self._build_release_query(pool_id, jobs, is_retry=False)
-                await self._send(Interrupted, query)
+                blocked = await self._find_blocked(jobs)
+                free = [
+                    each
+                    for each in jobs
+                    if each.job.id not in blocked and not self._was_reclaimed(each)
+                ]
+                if free:
+                    query = self._build_release_query(pool_id, free, is_retry=False)
+                    await self._send(Interrupted, query)
+                left += [each for each in jobs if each.job.id in blocked]
             except Exception:
                 if not self._can_retry:
                     raise
                 left += jobs
         return left
 
-    async def release(self, unstarted: Sequence[ClaimedJob]) -> None:
-        """Release jobs that did not start, and retry until that succeeds."""
+    async def release(self, unstarted: Sequence[ClaimedJob], *, attempt: int = 0) -> None:
+        """Release jobs that did not start, and retry until that succeeds.
+
+        Args:
+            unstarted: The jobs.
+            attempt: The number of earlier writes.
+        """
+        earlier_writes = attempt
         for pool_id, jobs in _group_by_pool_id(unstarted).items():
-            attempt = 0
+            attempt = earlier_writes
             while True:
                 try:
                     if attempt > 0:
@@ -258,13 +274,16 @@ class Completer:
 
         Fetches wait for a repeated write, so one row could keep the pool from all other jobs.
         """
+        if blocked := await self._find_blocked(claimed_jobs):
+            raise TimeoutError(f"another session has locked the row of job {min(blocked)}")
+
+    async def _find_blocked(self, claimed_jobs: Sequence[ClaimedJob]) -> set[int]:
+        """Return the jobs of one pool id whose rows another session has locked."""
         if not self._can_retry:
             # All writes are in the transaction of the caller.
-            return
+            return set()
         ids = [each.job.id for each in claimed_jobs]
-        blocked = await self._db.run(find_blocked_jobs(claimed_jobs[0].pool_id, ids))
-        if blocked:
-            raise TimeoutError(f"another session has locked the row of job {min(blocked)}")
+        return await self._db.run(find_blocked_jobs(claimed_jobs[0].pool_id, ids))
 
     def _get_retry_lock(self, attempt: int) -> AbstractAsyncContextManager[object]:
         """Return the lock that delays a repeated write until the end of a fetch.

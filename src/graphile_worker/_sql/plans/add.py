@@ -147,7 +147,8 @@ def plan_add_jobs(
             if rows is None:
                 rows = yield sql.add_jobs(encode_specs(specs, payloads, missing), expected)
         except Exception as error:
-            if get_sqlstate(error) != LOST_KEY_SQLSTATE:
+            # Without `expected`, it is the error of a trigger.
+            if expected is None or get_sqlstate(error) != LOST_KEY_SQLSTATE:
                 raise_job_spec_error(error, schemas)
             if all(spec.job_key is None for spec in specs):
                 break

@@ -78,6 +78,7 @@ class JobSource(ABC):
         self._buffer = JobBuffer(
             claimer, completer, hooks, self._changed.set, emits_events=self.emits_buffer_events
         )
+        self._buffer.on_released = self.wake
         # Bound once, because workers call these for each job.
         self.take_buffered = self._buffer.take_buffered
         self.wait_for_job = self._buffer.wait_for_job
@@ -165,7 +166,7 @@ class JobSource(ABC):
             await self._release_buffered()
 
     async def _release_buffered(self) -> None:
-        await self._buffer.release(self._buffer.take_all(), is_end=True)
+        await self._buffer.release_all()
 
     # Fetching
 

@@ -72,6 +72,9 @@ class JobBuffer:
         self._emits_events = emits_events
         self._jobs_until_yield = JOBS_BEFORE_YIELD
         self._error: BaseException | None = None
+        # Called after a job was released that could not be released at first.
+        self.on_released: Callable[[], None] = lambda: None
+        self._late_releases: set[asyncio.Task[None]] = set()
 
     # For workers
 
@@ -153,28 +156,45 @@ class JobBuffer:
             self.jobs = deque(each for each in self.jobs if each.job.task_identifier not in names)
         return taken
 
-    async def release(self, unstarted: list[ClaimedJob], *, is_end: bool = False) -> None:
+    async def release(self, unstarted: list[ClaimedJob]) -> None:
         """Release jobs that did not start, and notify other workers.
 
-        Jobs that cannot be released now are left to the claimer, which releases them as soon as
-        that is possible. At the end of the source, this waits instead.
+        A job that cannot be released now is released later, because the next fetch waits for this
+        call. Until then this pool holds the job.
         """
         if not unstarted:
             return
-        left: list[ClaimedJob] = []
-        if is_end:
-            await self._completer.release(unstarted)
-        else:
-            left = await self._completer.try_release(unstarted)
+        left = await self._completer.try_release(unstarted)
+        left_ids = {id(each) for each in left}
+        await self._report_released([each for each in unstarted if id(each) not in left_ids])
         if left:
-            # Before they are forgotten, so that the claimer looks for the ids that claimed them.
-            self._claimer.mark_orphaned()
-        else:
-            await self._completer.notify_jobs_available(len(unstarted))
-        for each in unstarted:
+            releasing = asyncio.create_task(self._release_later(left))
+            self._late_releases.add(releasing)
+            releasing.add_done_callback(self._late_releases.discard)
+
+    async def release_all(self) -> None:
+        """Release all jobs, and wait until that is done."""
+        try:
+            await self.release(self.take_all())
+            while self._late_releases:
+                await asyncio.wait(self._late_releases)
+        finally:
+            for each in self._late_releases:
+                each.cancel()
+
+    async def _release_later(self, left: list[ClaimedJob]) -> None:
+        await self._completer.release(left, attempt=1)
+        await self._report_released(left)
+        self.on_released()
+
+    async def _report_released(self, released: list[ClaimedJob]) -> None:
+        if not released:
+            return
+        await self._completer.notify_jobs_available(len(released))
+        for each in released:
             self._claimer.forget(each)
         if self._emits_events:
-            jobs = tuple(each.job for each in unstarted)
+            jobs = tuple(each.job for each in released)
             self._hooks.emit(LocalQueueReturned(pool_id=self._claimer.pool_id, jobs=jobs))
 
     def _merge(self, claimed_jobs: list[ClaimedJob]) -> None:

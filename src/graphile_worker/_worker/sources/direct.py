@@ -95,7 +95,7 @@ class DirectSource(JobSource):
         self._buffer.put(claimed_jobs)
         is_done = not claimed_jobs or claimed_jobs[0].is_all_ready
         self._set_idle([each for each in waiters if each.is_waiting], is_done=is_done)
-        await self._release_buffered()
+        await self._buffer.release(self._buffer.take_all())
         if claimed_jobs:
             # Usually the worker that freed a queue takes the next job of that queue itself.
             self._wake_idle(len(freed - {each.queue_id for each in claimed_jobs}))
