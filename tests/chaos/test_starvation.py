@@ -17,8 +17,15 @@ from graphile_worker.events import (
     ListenNotified,
     ListenStarted,
 )
-from tests.support.recorder import Recorder, open_runners
+from tests.support.recorder import Recorder, open_runners, wait_until
 from tests.support.rows import count_worker_sessions as connections
+
+LOCKED = """
+select array_agg(tasks.identifier order by tasks.identifier)
+from :schema._private_jobs as jobs
+join :schema._private_tasks as tasks on tasks.id = jobs.task_id
+where jobs.locked_by is not null
+"""
 
 TASKS = 50
 # By docs/operations/running-workers.md#database-connections a worker opens `max_pool_size`
@@ -102,3 +109,38 @@ async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(databa
         await recorder.wait_for(JobFinished, count=81, timeout=20)
 
     assert sql.value("select count(*) from :schema._private_jobs") == 0
+
+
+async def test_a_prefetched_job_that_is_removed_while_it_waits_does_not_run(database, sql):
+    recorder, gate, ran = Recorder(), asyncio.Event(), []
+
+    async def short(payload: object) -> None: ...
+
+    async def kept(payload: object) -> None:
+        await gate.wait()
+
+    async def removed(payload: object) -> None:
+        ran.append(payload)
+
+    tasks = {"short": short, "kept": kept, "removed": removed}
+    async with (
+        open_runners(database, recorder.hooks) as start,
+        Client(database.dsn, schema=database.schema) as client,
+    ):
+        specs = [JobSpec("short")] * 300 + [JobSpec("kept"), JobSpec("removed", job_key="k")]
+        with closing(sql.another()) as session:
+            session.run("begin")
+            session.run("select now()")
+            await client.add_jobs(specs)
+            await start(tasks, concurrency=1)
+            await wait_until(lambda: sql.value(LOCKED) == ["kept", "removed"])
+            session.run("select :schema.remove_job('k')")
+            # The job is late after 0.11 s, and no other session may lock its row until then.
+            await asyncio.sleep(1)
+            session.run("commit")
+        await wait_until(lambda: sql.value(LOCKED) == ["kept"])
+        assert sql.value("select count(*) from :schema._private_jobs") == 1
+        gate.set()
+        await recorder.wait_for(JobSucceeded, count=301)
+
+    assert ran == []
