@@ -216,6 +216,7 @@ class Scene:
             recorder=None,
             progress=None,
             limited=None,
+            gate=None,
             databases=databases,
             slow_query_database=self._table,
             slow_query_database_at_shutdown=self._table,

@@ -195,6 +195,9 @@ class TableOfJobs:
                 return [(self._has_ready(), len(self.rows) < 21)]
             case "find_orphaned_claims":
                 return self._find_unheld(*args)
+            case "find_blocked_jobs":
+                # Rows that other sessions have locked.
+                return [(each,) for each in args[0] if self._rng.random() < self.weather.unheard]
             case "release_orphaned_claims":
                 return self._return_unheld(*args)
             case "get_job":

@@ -103,7 +103,8 @@ def plan_get_history_status(
         oldest_at = yield from with_limits(get_oldest_outcome(slot), schemas, limits)
         if oldest_at is not None:
             break
-    late_ring = replace(ring, now=ring.now - ring.slot_duration / 2)
+    # Without starts after that time, which would count as those of a clock that was ahead.
+    late_ring = replace(ring, now=ring.now - ring.slot_duration / 2).without_future_starts()
     return HistoryStatus(
         now=ring.now,
         keep=ring.effective_keep,
