@@ -9,6 +9,7 @@ import pytest
 
 from graphile_worker import Client, JobContext, JobSpec, SyncJobContext, WorkerOptions
 from graphile_worker._db.worker_connections import ConnectionTimings
+from graphile_worker._worker.sources.prefetch import PrefetchTimings
 from graphile_worker._worker_config import WorkerTimings
 from graphile_worker.events import (
     JobFinished,
@@ -78,9 +79,10 @@ async def test_50_tasks_that_hold_connections_starve_only_each_other(app, databa
         await recorder.wait_for(JobSucceeded, count=40 + TASKS)
 
 
+@pytest.mark.timeout(180)
 async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(database, sql):
     """Its transaction removes a running job by its key, and stays open."""
-    timings = WorkerTimings(connections=ConnectionTimings(query_timeout=timedelta(seconds=2)))
+    timings = WorkerTimings(connections=ConnectionTimings(query_timeout=timedelta(seconds=4)))
     recorder, gate = Recorder(), asyncio.Event()
 
     async def kept(payload: object) -> None:
@@ -99,11 +101,11 @@ async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(databa
             session.run("begin")
             session.run("select :schema.remove_job('k')")
             gate.set()
-            # Each repeated write would wait for 2 s, and each of these jobs for one of them.
-            async with asyncio.timeout(30):
+            # Each repeated write would wait for 4 s, and each of these jobs for one of them.
+            async with asyncio.timeout(70):
                 for count in range(1, 81):
                     await client.add_job("other")
-                    await recorder.wait_for(JobSucceeded, count=count, timeout=30)
+                    await recorder.wait_for(JobSucceeded, count=count, timeout=70)
                     await asyncio.sleep(0.05)
             session.run("commit")
         await recorder.wait_for(JobFinished, count=81, timeout=20)
@@ -111,7 +113,10 @@ async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(databa
     assert sql.value("select count(*) from :schema._private_jobs") == 0
 
 
+@pytest.mark.timeout(120)
 async def test_a_prefetched_job_that_is_removed_while_it_waits_does_not_run(database, sql):
+    # Long enough for a machine that stalls between the claim and the removal.
+    timings = WorkerTimings(prefetch=PrefetchTimings(max_buffered_seconds=3.0))
     recorder, gate, ran = Recorder(), asyncio.Event(), []
 
     async def short(payload: object) -> None: ...
@@ -124,7 +129,7 @@ async def test_a_prefetched_job_that_is_removed_while_it_waits_does_not_run(data
 
     tasks = {"short": short, "kept": kept, "removed": removed}
     async with (
-        open_runners(database, recorder.hooks) as start,
+        open_runners(database, recorder.hooks, timings) as start,
         Client(database.dsn, schema=database.schema) as client,
     ):
         specs = [JobSpec("short")] * 300 + [JobSpec("kept"), JobSpec("removed", job_key="k")]
@@ -135,8 +140,8 @@ async def test_a_prefetched_job_that_is_removed_while_it_waits_does_not_run(data
             await start(tasks, concurrency=1)
             await wait_until(lambda: sql.value(LOCKED) == ["kept", "removed"])
             session.run("select :schema.remove_job('k')")
-            # The job is late after 0.11 s, and no other session may lock its row until then.
-            await asyncio.sleep(1)
+            # The job is late before this transaction ends.
+            await asyncio.sleep(4)
             session.run("commit")
         await wait_until(lambda: sql.value(LOCKED) == ["kept"])
         assert sql.value("select count(*) from :schema._private_jobs") == 1
