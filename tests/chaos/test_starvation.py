@@ -101,14 +101,14 @@ async def test_a_session_that_keeps_the_row_of_a_job_starves_no_other_job(databa
             session.run("begin")
             session.run("select :schema.remove_job('k')")
             gate.set()
-            # Each repeated write would wait for 4 s, and each of these jobs for one of them.
-            async with asyncio.timeout(70):
-                for count in range(1, 81):
+            # Each repeated write would wait for 4 s, and many of these jobs for one of them.
+            async with asyncio.timeout(50):
+                for count in range(1, 41):
                     await client.add_job("other")
-                    await recorder.wait_for(JobSucceeded, count=count, timeout=70)
-                    await asyncio.sleep(0.05)
+                    await recorder.wait_for(JobSucceeded, count=count, timeout=50)
+                    await asyncio.sleep(0.3)
             session.run("commit")
-        await recorder.wait_for(JobFinished, count=81, timeout=20)
+        await recorder.wait_for(JobFinished, count=41, timeout=20)
 
     assert sql.value("select count(*) from :schema._private_jobs") == 0
 
