@@ -166,6 +166,8 @@ def serve_asgi(
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=20,
+        # Old releases of uvicorn would make uvloop the policy of the whole process.
+        loop="asyncio",
         # The dashboard decides itself which proxies it trusts.
         proxy_headers=False,
         **options,
