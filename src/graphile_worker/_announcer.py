@@ -21,6 +21,7 @@ from functools import partial
 from graphile_worker._db.database import Database
 from graphile_worker._db.external_connections import OpenTransaction, call_on_commit
 from graphile_worker._sql.queries.claim import notify_jobs
+from graphile_worker.errors import ConfigurationError
 
 # When a commit probably has happened, if the caller's library does not report it.
 HINT_DELAYS_SECONDS = (0.05, 0.5)
@@ -124,6 +125,9 @@ class Announcer:
             sent_at = time.monotonic()
             try:
                 self._send(count)
+            except ConfigurationError as error:
+                # The client adds jobs only on connections of its callers, and has no database.
+                logger.warning("added jobs are not announced: %s", error)
             except Exception as error:
                 if not is_failing:
                     logger.warning(

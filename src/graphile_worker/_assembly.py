@@ -85,17 +85,10 @@ class WorkerComponents:
         self._listens = config.options.listen and not once
         # On a caller's connection, all jobs of the worker run in the caller's transaction.
         self.is_external = isinstance(databases.own, ExternalConnectionDatabase)
-        common: dict[str, Any] = {
-            "schema": config.options.schema,
-            "ext_schema": config.options.ext_schema,
-            "use_local_time": config.options.use_local_time,
-            "hooks": config.hooks,
-            "clock": config.timings.clock,
-            "tasks": config.definitions,
+        common = {**config.client_options, "clock": config.timings.clock}
+        if self.is_external:
             # An announcer would use the caller's connection at the same time.
-            "notify": "on_commit" if self.is_external else config.options.notify,
-            "notify_interval": config.options.notify_interval,
-        }
+            common["notify"] = "on_commit"
         self.databases = databases
         self.slow_query_database: QueryRunner = databases.own
         self.slow_query_database_at_shutdown: QueryRunner = databases.own

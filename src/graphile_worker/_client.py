@@ -1,7 +1,7 @@
 """BaseClient: what the async and the blocking client share."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,12 @@ from weakref import WeakKeyDictionary
 from graphile_worker._db.external_connections import OpenTransaction, find_source
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.add import has_windows, plan_add_job, plan_add_jobs
+from graphile_worker._sql.plans.add import (
+    encode_payloads,
+    has_windows,
+    plan_add_job,
+    plan_add_jobs,
+)
 from graphile_worker._sql.plans.insert import DirectInserts
 from graphile_worker._sql.plans.status import EndedJob, EndedJobFinder
 from graphile_worker._sql.query import Plan
@@ -132,6 +137,10 @@ class BaseClient:
             inserts=self._find_inserts(conn),
         )
 
+    def _check_specs(self, specs: Sequence[JobSpec]) -> None:
+        """Raise JobSpecError if the jobs cannot be added together."""
+        encode_payloads(specs, max_bytes=self._max_payload_bytes)
+
     def _plan_add_unique_job(self, adding: AddingJobs, conn: object) -> Plan[Job]:
         [job] = yield from self._plan_add_unique_jobs(adding, conn)
         return job
@@ -158,7 +167,12 @@ class BaseClient:
         try:
             return self._callers_inserts.setdefault(
                 find_source(conn),
-                DirectInserts(is_callers=True, notify=self._notifies_on_commit),
+                # The announcer notifies the workers of this client's database.
+                DirectInserts(
+                    is_callers=True,
+                    notify=self._notifies_on_commit
+                    or (self._announcer is not None and self._is_foreign(conn)),
+                ),
             )
         except TypeError:
             # It has no weak references: for example not a connection, which is rejected later.
@@ -172,9 +186,13 @@ class BaseClient:
             added = [spec for spec, job in pairs if not job.is_duplicate]
         if (recorder := self._hooks._recorder) is not None:
             recorder.record_added((spec.identifier for spec in added), mode)
-        if self._announcer is not None and added:
+        if self._announcer is not None and added and not self._is_foreign(conn):
             transaction = OpenTransaction.find(self._find_connection(conn))
             self._announcer.announce(len(added), transaction)
+
+    def _is_foreign(self, conn: object) -> bool:
+        """Return whether the caller's connection leads to another database than this client's."""
+        return False
 
     def _find_connection(self, conn: object) -> object:
         """Return the connection of the caller that a call joins, or None."""

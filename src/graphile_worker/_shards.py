@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
@@ -23,6 +24,7 @@ from graphile_worker._support.lazy_dataclass import LazyDataclass
 from graphile_worker.errors import ConfigurationError, JobSpecError, ShardError
 from graphile_worker.hooks import Hooks, ShardHooks
 from graphile_worker.jobs import Job, JobSpec, check_text
+from graphile_worker.options import NotifyMode
 from graphile_worker.tasks import TaskRouter
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class ClientOptions(TypedDict, total=False):
     clock: Clock | None
     tasks: TaskRouter[Any] | None
     actor: str | None
+    notify: NotifyMode
+    notify_interval: timedelta
 
 
 def rendezvous(key: str, names: Sequence[str]) -> str:
@@ -265,14 +269,26 @@ class BaseShards:
         raise NotImplementedError
 
     def _derive(self, kind: "type[S]", **options: Any) -> "S":
-        """Return shards of another kind or with other options."""
-        given: dict[str, Any] = {
-            "route": self.route,
-            "new": self.new,
-            "draining": self.draining,
-            **self._options,
-        }
-        return kind(self.databases, **{**given, **options})
+        """Return shards of another kind, with the options of an app or a worker too.
+
+        Raises:
+            ConfigurationError: An option has another value here, so that jobs could be added where
+                no worker looks for them.
+        """
+        for name, value in options.items():
+            own = self._options.get(name)
+            if own is not None and own != value:
+                raise ConfigurationError(
+                    f"the shards have {name}={own!r}, and their app or worker has {value!r}. "
+                    f"Pass {name} to the app or worker only, or the same value to both."
+                )
+        return kind(
+            self.databases,
+            route=self.route,
+            new=self.new,
+            draining=self.draining,
+            **{**self._options, **options},
+        )
 
     # Procedures
 
@@ -305,6 +321,9 @@ class BaseShards:
                 moving.append(index)
             else:
                 groups.setdefault(name, []).append(index)
+        if moving:
+            # These are added one by one, so a mistake would be found after the first of them.
+            client._check_specs(listing)
         jobs: dict[int, Job] = {}
         try:
             for name, indexes in groups.items():

@@ -103,6 +103,24 @@ class WorkerConfig(LazyKeywordDataclass):
         """Return what tasks keep of ended jobs, by identifier. Most tasks keep nothing."""
         return find_retentions(self.tasks, self.definitions)
 
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Return the arguments of the clients of this worker, besides their database."""
+        options, definitions = self.options, self.definitions
+        found: dict[str, Any] = {
+            "schema": options.schema,
+            "ext_schema": options.ext_schema,
+            "use_local_time": options.use_local_time,
+            "hooks": self.hooks,
+            "notify": options.notify,
+            "notify_interval": options.notify_interval,
+        }
+        if definitions is not None:
+            found["tasks"] = definitions
+            if definitions._max_payload_bytes is not None:
+                found["max_payload_bytes"] = definitions._max_payload_bytes
+        return found
+
     def has_definition(self, identifier: str) -> bool:
         """Return whether the app has a task, which this worker may leave out."""
         return self.definitions is not None and self.definitions.find(identifier) is not None

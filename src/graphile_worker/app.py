@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, overload
-from weakref import WeakKeyDictionary
 
 from graphile_worker import sync
 from graphile_worker._client import CallerTransaction
@@ -166,9 +165,7 @@ class App(TaskRouter[D]):
         self._sync_client: sync.Client | sync.Shards | None = None
         self._sync_client_lock = threading.Lock()
         # A client belongs to one event loop, and a program may run several loops in turn.
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client | Shards] = (
-            WeakKeyDictionary()
-        )
+        self._clients: dict[asyncio.AbstractEventLoop, Client | Shards] = {}
         self._current_connection: ContextVar[object] = ContextVar("connection", default=None)
         self._client_override: ClientProvider | None = None
         self.include(*include)
@@ -438,16 +435,11 @@ class App(TaskRouter[D]):
 
     def _build_client_options(self) -> dict[str, Any]:
         """Return the arguments of the app's clients, besides their database."""
-        return {
-            "hooks": self.hooks,
-            "schema": self.schema,
-            "use_local_time": self._use_local_time,
-            "max_payload_bytes": self._max_payload_bytes,
-            "prepared_statements": self._prepared_statements,
-            "tasks": self,
-            "notify": self._notify,
-            "notify_interval": self._notify_interval,
-        }
+        # Only what the app sets, because shards may have set the rest.
+        options = {"hooks": self.hooks, "tasks": self, **self._get_worker_options()}
+        if self._max_payload_bytes is not None:
+            options["max_payload_bytes"] = self._max_payload_bytes
+        return options
 
     def migrate(self) -> int:
         """Install or upgrade the schema.
@@ -463,6 +455,7 @@ class App(TaskRouter[D]):
 
     async def close(self) -> None:
         """Close the connections of this event loop and of blocking calls. A later call reopens."""
+        self._discard_clients_of_closed_loops()
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -508,6 +501,7 @@ class App(TaskRouter[D]):
             return self._client_override.client
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
+            self._discard_clients_of_closed_loops()
             options = self._build_client_options()
             self._clients[loop] = (
                 self.dsn._derive(Shards, **options)
@@ -515,6 +509,13 @@ class App(TaskRouter[D]):
                 else Client(self.dsn, **options)
             )
         return self._clients[loop]
+
+    def _discard_clients_of_closed_loops(self) -> None:
+        """Close what loops left that ended without `close`, for example those of `asyncio.run`."""
+        # A copy, because other threads have loops too.
+        for loop in list(self._clients):
+            if loop.is_closed() and (client := self._clients.pop(loop, None)) is not None:
+                client._discard()
 
     def _get_sync_client(self) -> sync.Client | sync.Shards:
         if self._client_override is not None:

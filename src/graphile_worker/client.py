@@ -10,6 +10,7 @@ from graphile_worker._client import BaseClient, CallerTransaction
 from graphile_worker._db.database import Database, run_plan, run_plan_on
 from graphile_worker._db.external_connections import adapt_connection
 from graphile_worker._db.external_pools import is_conninfo_source, open_database
+from graphile_worker._db.psycopg import PsycopgDatabase
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._metrics.definitions import AddMode
 from graphile_worker._result_waiter import ResultWaiter, read_timeout
@@ -553,6 +554,13 @@ class Client(BaseClient):
         self._waiter.close()
         await self._close_announcer()
         await self._db.close()
+
+    def _discard(self) -> None:
+        """Close the connections after the event loop was closed, in which nothing can wait."""
+        if self._announcer is not None:
+            self._announcer.close(timeout=0.0)
+        if isinstance(self._db, PsycopgDatabase):
+            self._db.discard()
 
     async def _close_announcer(self) -> None:
         if self._announcer is not None:

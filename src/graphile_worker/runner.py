@@ -506,12 +506,9 @@ class ShardedRunner(Runner):
     async def _open_group(self) -> AsyncIterator[ShardGroup]:
         config, hooks = self._config, self.hooks
         self._worker_task = asyncio.current_task()
-        options: dict[str, Any] = {
-            "schema": self.options.schema,
-            "ext_schema": self.options.ext_schema,
-            "use_local_time": self.options.use_local_time,
-            "hooks": hooks,
-            "tasks": config.definitions,
+        options = {
+            **config.client_options,
+            "prepared_statements": self.options.prepared_statements,
         }
         limit = SharedConcurrency(self.options.concurrency, len(self._database.names))
         executors = build_executors(config)

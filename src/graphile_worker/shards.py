@@ -219,6 +219,11 @@ class Shards(BaseShards):
         for client in clients.values():
             await client.close()
 
+    def _discard(self) -> None:
+        """Close the connections after the event loop was closed, in which nothing can wait."""
+        for client in self._clients.values():
+            client._discard()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -13,14 +13,17 @@ import pytest
 from graphile_worker import (
     App,
     ConfigurationError,
+    JobContext,
     JobSpec,
     JobSpecError,
     SchemaMissing,
+    Shards,
     Task,
     TaskRouter,
 )
 from tests.conftest import TestDatabase
 from tests.support.clients import open_connection, unwrap
+from tests.support.processes import eventually
 from tests.support.sql import Sql
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
@@ -221,6 +224,26 @@ async def test_payloads_are_limited_by_max_payload_bytes_of_the_app(kind, databa
         with pytest.raises(JobSpecError, match="max_payload_bytes is 20"):
             await shop.enqueue("ada" * 20)
 
+    assert payloads(sql) == [{"to": "ada"}]
+
+
+async def test_max_payload_bytes_of_the_app_limits_the_jobs_of_its_tasks(database, sql):
+    app: App[None] = App(database.dsn, schema=database.schema, max_payload_bytes=20)
+    errors: list[JobSpecError] = []
+
+    @app.task
+    async def parent(ctx: JobContext) -> None:
+        await ctx.add_job("child", {"to": "ada"})
+        try:
+            await ctx.add_job("child", {"to": "ada" * 20})
+        except JobSpecError as error:
+            errors.append(error)
+
+    async with app:
+        await parent.aenqueue()
+        await app.worker().run_once()
+
+    assert ["max_payload_bytes is 20" in str(error) for error in errors] == [True]
     assert payloads(sql) == [{"to": "ada"}]
 
 
@@ -465,6 +488,18 @@ def test_an_app_serves_several_event_loops_in_turn(database, sql):
         asyncio.run(main(to))
 
     assert payloads(sql) == [{"to": "first"}, {"to": "second"}, {"to": "third"}]
+
+
+def test_the_next_call_closes_the_connections_of_event_loops_that_have_ended(database, sql):
+    for app in (app_on(database), App(Shards({"a": database.dsn}), schema=database.schema)):
+        task = app.task(send_email)
+        for to in ("first", "second", "third"):
+            asyncio.run(task.aenqueue(to))
+            # A server process ends some time after its connection.
+            eventually(lambda: sql.value(BACKENDS) == 1, "only the last loop has a connection")
+
+        asyncio.run(app.close())
+        eventually(lambda: sql.value(BACKENDS) == 0, "the app has no connection")
 
 
 def test_an_app_serves_several_event_loops_at_the_same_time(database, sql):

@@ -158,6 +158,26 @@ def test_a_closed_client_opens_again_in_another_loop(database: TestDatabase, sql
     assert jobs(sql) == 60
 
 
+def test_a_client_that_was_closed_during_a_call_opens_again_in_another_loop(
+    database: TestDatabase, sql: Sql
+) -> None:
+    client = client_on(database)
+
+    async def close_during_a_call() -> None:
+        with psycopg.connect(database.dsn) as other:
+            other.execute(f'lock table "{database.schema}"._private_jobs'.encode())
+            call = asyncio.create_task(client.add_job("task"))
+            while not waiting(sql):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await client.close()
+        await call
+
+    asyncio.run(close_during_a_call())
+    asyncio.run(close_after(client, client.add_job("task")))
+
+    assert jobs(sql) == 2
+
+
 def test_a_client_that_is_open_in_one_loop_is_rejected_in_another(
     database: TestDatabase, sql: Sql
 ) -> None:

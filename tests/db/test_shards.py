@@ -21,6 +21,8 @@ from graphile_worker import (
     Retention,
     ShardError,
     Shards,
+    WorkerOptions,
+    run_once,
     sync,
 )
 from graphile_worker._shards import IDENTIFY_INTERVAL_SECONDS
@@ -165,6 +167,20 @@ async def test_a_moved_key_stays_on_its_former_shard_while_that_has_a_job_of_it(
         queue.delete_all(name)
     assert (await after.add_job("task", job_key=keyed)).shard == "c"
     assert (await after.add_job("task", queue_name=queued)).shard == "c"
+
+
+async def test_a_mistake_in_a_batch_of_moved_keys_adds_nothing(queue):
+    shards = queue.open("abc", new=["c"])
+    found = Shards(dict.fromkeys("abc", "")).find_shard
+    first, second = [key for key in KEYS if found(key) == "c"][:2]
+    twice = [JobSpec("task", job_key=first), JobSpec("task", {"n": 2}, job_key=first)]
+    invalid = [JobSpec("task", queue_name=first), JobSpec("task", object(), queue_name=second)]
+
+    for specs, message in ((twice, "twice"), (invalid, "object")):
+        with pytest.raises(JobSpecError, match=message):
+            await shards.add_jobs(specs)
+
+    assert [queue.rows(name) for name in "abc"] == [[], [], []]
 
 
 async def test_a_unique_key_decides_the_shard_and_its_window_stays_where_it_is_open(queue):
@@ -406,6 +422,35 @@ async def test_tasks_of_an_app_are_enqueued_on_the_shard_of_their_key(queue):
             assert status.state == "succeeded"
         with pytest.raises(ConfigurationError, match=r"Pass shard=job\.shard"):
             await app.aresult(jobs[0].id)
+
+
+async def test_an_app_keeps_the_options_of_its_shards(queue, schema):
+    dsns = {name: queue.databases[name].dsn for name in "ab"}
+    shards = Shards(dsns, schema=schema, max_payload_bytes=20, notify="never")
+    async with App(shards) as app:
+        await app.aadd_job("task", shard_key=find_key(lambda key: shards.find_shard(key) == "a"))
+        with pytest.raises(JobSpecError, match="max_payload_bytes is 20"):
+            app.add_job("task", "a" * 20)
+
+    assert len(queue.rows("a")) == 1
+
+
+async def test_shards_and_their_app_or_worker_must_agree(queue, schema):
+    dsns = {name: queue.databases[name].dsn for name in "ab"}
+    message = "^the shards have schema='elsewhere', and their app or worker has"
+    async with App(Shards(dsns, schema="elsewhere"), schema=schema) as app:
+        with pytest.raises(ConfigurationError, match=message):
+            await app.aadd_job("task")
+    with pytest.raises(ConfigurationError, match=message):
+        await run_once(
+            Shards(dsns, schema="elsewhere"), {"task": print}, options=WorkerOptions(schema=schema)
+        )
+    with pytest.raises(ConfigurationError, match="^the shards have prepared_statements=False"):
+        await run_once(
+            Shards(dsns, prepared_statements=False),
+            {"task": print},
+            options=WorkerOptions(schema=schema),
+        )
 
 
 async def test_using_connection_picks_the_shard(queue):

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
+import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from graphile_worker import Client, sync
 from tests.conftest import TestDatabase
@@ -62,6 +65,49 @@ async def test_jobs_are_announced_after_the_commit_that_a_library_reports(
             announcements.wait_for(2)
             await done(lent.client.close())
             announcements.read()
+
+
+async def test_with_autocommit_of_sqlalchemy_jobs_are_announced_at_once(
+    database: TestDatabase, announcements: Announcements
+) -> None:
+    options: dict[str, Any] = {
+        "schema": database.schema,
+        "notify": "coalesced",
+        "notify_interval": SHORT,
+    }
+    autocommit = {"isolation_level": "AUTOCOMMIT"}
+    with sync.Client(database.dsn, **options) as blocking:
+        for driver in ("psycopg", "psycopg2"):
+            engine = sqlalchemy.create_engine(database.sqlalchemy_url(driver), **autocommit)
+            with engine.connect() as connection, Session(engine) as session:
+                for conn in (connection, session):
+                    blocking.add_job("task", conn=conn)
+                    announcements.wait_for(1)
+            engine.dispose()
+    async_engine = create_async_engine(database.sqlalchemy_url("asyncpg"), **autocommit)
+    async with (
+        Client(database.dsn, **options) as client,
+        async_engine.connect() as async_connection,
+        AsyncSession(async_engine) as async_session,
+    ):
+        for async_conn in (async_connection, async_session):
+            await client.add_job("task", conn=async_conn)
+            announcements.wait_for(1)
+    await async_engine.dispose()
+
+    assert announcements.read() == []
+
+
+def test_a_client_without_a_database_logs_that_its_jobs_are_not_announced(
+    database: TestDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    client = sync.Client(schema=database.schema, notify="coalesced", notify_interval=SHORT)
+    with client, psycopg.connect(database.dsn) as connection:
+        client.add_job("task", conn=connection)
+
+    [message] = {each.message for each in caplog.records}
+    assert message.startswith("added jobs are not announced: no database configured.")
 
 
 async def test_a_library_that_reports_no_commits_gets_two_hints(

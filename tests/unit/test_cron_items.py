@@ -851,6 +851,16 @@ def test_a_payload_that_does_not_fit_the_task_is_rejected(payload):
         tasks.cron("* * * * *", payload=payload)(count)
 
 
+def test_a_task_that_takes_the_whole_payload_must_accept_cron():
+    tasks: TaskRouter[None] = TaskRouter()
+
+    @tasks.task
+    def whole(payload: dict[str, int], /) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"^cron item 'whole': whole: .* the key _cron"):
+        tasks.cron("* * * * *", payload={"a": 1})(whole)
+
+
 def test_a_payload_that_fits_or_cannot_be_judged_yet_is_taken():
     tasks: TaskRouter[None] = TaskRouter()
 
@@ -858,7 +868,7 @@ def test_a_payload_that_fits_or_cannot_be_judged_yet_is_taken():
     def count(number: int, more: str = "") -> None: ...
 
     @tasks.task
-    def whole(payload: dict[str, int], /) -> None: ...
+    def whole(payload: dict[str, Any], /) -> None: ...
 
     @tasks.task
     def later(thing: "NotThereYet") -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -867,4 +877,4 @@ def test_a_payload_that_fits_or_cannot_be_judged_yet_is_taken():
     tasks.cron("* * * * *", payload={"a": 1})(whole)
     tasks.cron("* * * * *")(later)
 
-    assert len(tasks.cron_items()) == 3
+    assert [item.payload for item in tasks.cron_items()] == [{"number": 1}, {"a": 1}, {}]

@@ -141,6 +141,8 @@ def _call_on_commit(
     if hasattr(connection, "on_commit"):
         # Django's. It forgets the function if the transaction is rolled back.
         connection.on_commit(committed)
+    elif _is_committed(connection):
+        committed()
     elif is_instance_by_name(connection, "sqlalchemy.orm", "Session"):
         _SqlalchemyCommits.find(connection, "after_commit").add(committed)
     elif is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
@@ -148,6 +150,15 @@ def _call_on_commit(
     else:
         return False
     return True
+
+
+def _is_committed(connection: Any) -> bool:
+    """Return whether the driver has committed, though SQLAlchemy has a transaction: AUTOCOMMIT."""
+    if is_instance_by_name(connection, "sqlalchemy.orm", "Session"):
+        connection = connection.connection()
+    if not is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        return False
+    return _find_transaction(connection.connection.driver_connection) is None
 
 
 class _SqlalchemyCommits:

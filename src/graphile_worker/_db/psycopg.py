@@ -139,14 +139,21 @@ class PsycopgDatabase:
             pool, self._pool = self._pool, None
             await pool.close()
 
+    def discard(self) -> None:
+        """Close the connections of an event loop that was closed, in which nothing can wait."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.discard()
+
     async def _run_once(self, query: Query[T]) -> T:
-        async with self._get_pool().acquire() as connection, self._apply_timeout():
+        pool = self._get_pool()
+        async with pool.acquire() as connection, self._apply_timeout():
             started_at = time.monotonic()
             answer = await self._run_on(connection, query)
             # Without prepared statements a connection has no plans to discard.
             if self._prepare_threshold is not None:
                 is_slow = time.monotonic() - started_at > self._slow_query_seconds
-                self._get_pool().record_query_speed(connection, is_slow=is_slow)
+                pool.record_query_speed(connection, is_slow=is_slow)
             return answer
 
     async def _run_on(self, connection: AsyncConnection[TupleRow], query: Query[T]) -> T:
@@ -271,6 +278,11 @@ class _LoopConnectionPool:
     async def close(self) -> None:
         self._closed = True
         await self._close_idle()
+
+    def discard(self) -> None:
+        for connection in self._idle:
+            connection.pgconn.finish()
+        self._idle.clear()
 
     async def _pop_usable(self) -> AsyncConnection[TupleRow] | None:
         while self._idle:

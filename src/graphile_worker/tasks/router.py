@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, TypeVar, overload
 
 from graphile_worker.errors import ConfigurationError, JobSpecError, TaskNotFound
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound=Awaitable[Any])
 T = TypeVar("T", bound=Task[..., Any])
+
+# The minute in the payload that is checked for a cron item.
+EXAMPLE_MINUTE = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class TaskDecorator(Generic[D]):
@@ -59,14 +62,22 @@ def apply_task_options(task: Task[..., Any], item: "ParsedCronItem") -> "ParsedC
     Raises:
         ConfigurationError: The task cannot be called with the item's payload.
     """
+    _check_cron_payload(task, item, item.payload)
+    hint = ". Cron adds the key _cron, which the task must accept."
+    _check_cron_payload(task, item, item.spec_at(EXAMPLE_MINUTE).payload, hint)
+    return replace(item, spec=task.options.completed(item.spec))
+
+
+def _check_cron_payload(
+    task: Task[..., Any], item: "ParsedCronItem", payload: Any, hint: str = ""
+) -> None:
     try:
-        task.signature.normalize_payload(item.payload)
+        task.signature.normalize_payload(payload)
     except JobSpecError as error:
-        raise ConfigurationError(f"cron item {item.identifier!r}: {error}") from error
+        raise ConfigurationError(f"cron item {item.identifier!r}: {error}{hint}") from error
     except ConfigurationError:
         # An annotation names a class that is defined further down.
         pass
-    return replace(item, spec=task.options.completed(item.spec))
 
 
 def find_retentions(
@@ -104,6 +115,9 @@ class TaskRouter(Generic[D]):
 
     # Whether workers install and upgrade the schema. In a Django project, `manage.py migrate` does.
     _workers_migrate = True
+
+    # Largest payload of the jobs that an app and its tasks add.
+    _max_payload_bytes: int | None = None
 
     def __init__(self, *, prefix: str = "") -> None:
         self.prefix = prefix

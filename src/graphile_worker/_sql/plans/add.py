@@ -121,8 +121,7 @@ def plan_add_jobs(
     Raises:
         SchemaError: A trigger of the table discards jobs.
     """
-    _check_specs(specs)
-    payloads = [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
+    payloads = encode_payloads(specs, max_bytes=max_bytes)
     if inserts is not None and specs:
         try:
             inserted = yield from inserts.plan_insert(specs, payloads, schemas)
@@ -318,6 +317,16 @@ def _build_discarded_error(count: int, total: int, schemas: Schemas) -> SchemaEr
         f"{count} of {total} jobs were not stored: a trigger of table "
         f"{schemas.shared}._private_jobs discards them. Change the trigger to return each row."
     )
+
+
+def encode_payloads(specs: Sequence[JobSpec], *, max_bytes: int | None) -> list[str | None]:
+    """Encode the payloads of jobs that are added together.
+
+    Raises:
+        JobSpecError: One of the jobs cannot be stored, or they cannot be added together.
+    """
+    _check_specs(specs)
+    return [encode(spec.payload, max_bytes=max_bytes) for spec in specs]
 
 
 def _check_specs(specs: Sequence[JobSpec]) -> None:
