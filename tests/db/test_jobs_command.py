@@ -521,12 +521,16 @@ def test_a_running_job_is_removed_only_with_running(table, shell, sql):
     table.add_job_in_state("running", key="'k'")
 
     rejected = shell("jobs", "remove", "k", "--running")
+    preview = shell("jobs", "remove", "k", "--running", "--dry-run")
     first = shell("jobs", "remove", "k", "--yes")
     before = sql.run("select key, attempts, locked_by from :schema._private_jobs")
     second = shell("jobs", "remove", "k", "--yes", "--running")
     after = sql.run("select key, attempts, locked_by from :schema._private_jobs")
 
     assert (rejected.code, "delete 1 job?" in rejected.err) == (1, True)
+    assert preview.out == (
+        "would delete 0 jobs (found: 1 running)\n1 running job would finish and not run again\n"
+    )
     assert first == CommandResult(1, "deleted 0 jobs; skipped 1 that a worker holds\n", "")
     assert before == [("k", 1, NODE)]
     assert second.code == 0
@@ -541,7 +545,7 @@ def test_removed_and_stopped_jobs_are_one_json_object(table, shell):
     preview = parse_json(shell("jobs", "remove", "k", "l", "--running", "--dry-run", "--json"))
     found = parse_json(shell("jobs", "remove", "k", "l", "--running", "--yes", "--json"))
 
-    assert (preview["total"], preview["held"]) == (1, 1)
+    assert (preview["total"], preview["held"], preview["stopped"]) == (1, 1, 1)
     assert found == {"action": "delete", "done": 1, "skipped_locked": 1, "gone": 0, "stopped": 1}
 
 

@@ -182,16 +182,20 @@ async def test_a_backoff_gives_up_by_the_class_of_the_error(client, worker, reco
 
 async def test_outcome_exceptions_work_in_a_process(client, worker, sql):
     outcomes = [
-        ("retry", 1, 120, "not yet"),
+        ("retry", 1, 120, "Retry: not yet"),
         ("snooze", 0, 180, None),
-        ("discard", 25, 0, "no use"),
+        ("discard", 25, 0, "Discard: no use"),
+        ("subclass", 25, 0, "Discard: away"),
+        ("error", 25, 0, "Discard: no such row"),
+        # An invalid one fails only its job, which is retried.
+        ("blank", 1, 0, "AttributeError: 'Blank' object has no attribute 'delay'"),
     ]
 
     async with worker():
         for what, attempts, minutes, reason in outcomes:
             job = await client.add_job("says", {"what": what})
             await wait_until(partial(has_outcome, sql, job, attempts, minutes))
-            assert reason is None or reason in row(sql, job).last_error
+            assert reason is None or row(sql, job).last_error.startswith(reason)
 
 
 def has_outcome(sql: Sql, job: Job, attempts: int, minutes: int) -> bool:

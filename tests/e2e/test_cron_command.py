@@ -133,6 +133,21 @@ def test_check_reads_the_items_of_an_app_with_and_without_a_file(alone):
     assert of_both.out == "shop:app and crontab: 5 items, nothing wrong\n"
 
 
+def test_check_skips_the_permissions_of_the_crontab_if_unsafe_tasks_are_allowed(alone):
+    alone.write("shop.py", SHOP)
+    alone.write("crontab", CRONTAB).chmod(0o666)
+
+    for app in ((), ("--app", "shop:app")):
+        rejected = alone.run_to_end(*app, "cron", "check")
+        by_flag = alone.run_to_end("--allow-unsafe-tasks", *app, "cron", "check")
+        by_variable = alone.run_to_end(
+            *app, "cron", "check", GRAPHILE_WORKER_ALLOW_UNSAFE_TASKS="true"
+        )
+
+        assert (rejected.code, by_flag.code, by_variable.code) == (1, 0, 0)
+        assert "the crontab crontab is not trusted" in rejected.err
+
+
 def test_check_warns_about_a_step_that_leads_past_its_field(alone):
     alone.write("crontab", "*/70 * * * * often")
 

@@ -34,6 +34,16 @@ SCRIPT = """
         time.sleep(600)
 
 
+    @app.task(run_in="process")
+    def computes(name: str) -> None:
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "600"])
+        Path(name).write_text(f"{os.getpid()} {child.pid}")
+        # No other thread of this process runs meanwhile.
+        sum(range(10**13))
+
+
     async def main() -> None:
         await app.amigrate()
         await where.aenqueue("said")
@@ -173,10 +183,22 @@ def test_a_process_imports_the_module_of_the_app_before_the_module_of_the_task(p
     assert said(programs) == ["ready"], done.err
 
 
-def test_processes_and_what_they_started_end_with_a_worker_that_is_killed(programs, sql: Sql):
+@pytest.mark.parametrize(
+    "task",
+    [
+        "waits",
+        pytest.param(
+            "computes",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a signal of Linux"),
+        ),
+    ],
+)
+def test_processes_and_what_they_started_end_with_a_worker_that_is_killed(
+    programs, sql: Sql, task: str
+):
     programs.write("shop.py", GUARDED)
     worker = programs.worker("--app", "shop:app")
-    sql.run("select :schema.add_job('waits', '{\"name\": \"said\"}')")
+    sql.run(f"select :schema.add_job('{task}', '{{\"name\": \"said\"}}')")
     eventually(lambda: (programs.folder / "said").exists() and said(programs), "it runs")
 
     worker.signal(signal.SIGKILL)

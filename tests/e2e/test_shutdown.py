@@ -102,6 +102,15 @@ SWALLOWS = """
                 ctx.logger.info("will not give up")
 """
 
+BLOCKS_A_THREAD = """
+    import asyncio
+    import time
+
+    async def task(payload, ctx):
+        ctx.logger.info("begun")
+        await asyncio.to_thread(time.sleep, 120)
+"""
+
 
 class Worker:
     """The command in a folder with one task, `it`, and short deadlines."""
@@ -441,7 +450,9 @@ def test_a_task_that_finishes_when_it_is_cancelled_has_finished(worker, sql):
     assert jobs(sql) == {}
 
 
-@pytest.mark.parametrize("task", [SLEEPS, SWALLOWS], ids=["plain", "swallows"])
+@pytest.mark.parametrize(
+    "task", [SLEEPS, SWALLOWS, BLOCKS_A_THREAD], ids=["plain", "swallows", "to_thread"]
+)
 def test_a_task_that_cannot_be_stopped_does_not_delay_the_exit(worker, sql, task):
     running = worker.start(task, shutdown_timeout=0.5)
     job = add(sql, queue="one at a time")

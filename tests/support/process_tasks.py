@@ -72,7 +72,24 @@ def says(what: str) -> None:
         raise Retry(timedelta(hours=2), reason="not yet")
     if what == "snooze":
         raise Snooze(timedelta(hours=3))
+    if what == "subclass":
+        raise Gone("away")
+    if what == "error":
+        raise Discard(LookupError("no such row"))  # type: ignore[arg-type]  # a common mistake
+    if what == "blank":
+        raise Blank
     raise Discard("no use")
+
+
+class Gone(Discard):
+    """An outcome of this module."""
+
+
+class Blank(Retry):
+    """Has no delay, because it does not call the base class."""
+
+    def __init__(self) -> None:
+        self.reason = "blank"
 
 
 @tasks.batch_task(run_in="process")

@@ -58,6 +58,47 @@ def test_a_task_object_in_a_file_follows_the_rules_of_apps(tmp_path):
     )
 
 
+ROUTER = "from graphile_worker import TaskRouter\nt = TaskRouter()\n"
+IMPORT = "from tests.support.process_tasks import"
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        # Tasks that the file imports do not count,
+        (f"{IMPORT} raises, where\n@t.task\ndef any(): ...\n", "any"),
+        (f"{IMPORT} raises as send\n@t.task\ndef any(): ...\n", "any"),
+        # but a file without its own task may import one under its name.
+        (f"{IMPORT} raises as send\n", "raises"),
+        # A function of another module can be a task of the file.
+        (f"{IMPORT} plain\nany = t.task(plain)\n", "plain"),
+        # Of several tasks, the one named `task` or like the file counts.
+        ("@t.task\ndef other(): ...\n@t.task\ndef send(): ...\n", "send"),
+        ("@t.task\ndef send(): ...\n@t.task\ndef task(): ...\n", "task"),
+    ],
+)
+def test_a_file_defines_one_task(tmp_path, text, function):
+    write(tmp_path, "mail/send.py", ROUTER + text)
+
+    task = load_tasks(tmp_path)["mail/send"]
+
+    assert task.fn.__name__ == function
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{IMPORT} raises\n",
+        "@t.task\ndef one(): ...\n@t.task\ndef two(): ...\n",
+    ],
+)
+def test_a_file_with_only_imported_or_several_tasks_is_a_warning(tmp_path, caplog, text):
+    write(tmp_path, "mail/send.py", ROUTER + text)
+
+    assert load_tasks(tmp_path) == {}
+    assert "send.py (no task found)" in caplog.text
+
+
 def test_a_file_without_a_task_is_a_warning(tmp_path, caplog):
     write(tmp_path, "empty.py", "x = 1\n")
 

@@ -81,6 +81,8 @@ def test_each_option_is_listed_in_its_group():
 MISSPELLED = [
     (["--polling-interval", "2s"], "--poll-interval"),
     (["--cleanup", "GC_JOB_QUEUE"], "did you mean 'GC_JOB_QUEUES'?"),
+    (["--cleanup", ""], "--cleanup has no step. Steps: DELETE_PERMAFAILED_JOBS, "),
+    (["--cleanup", ","], "--cleanup has no step. Steps: DELETE_PERMAFAILED_JOBS, "),
 ]
 # Older releases of click suggest no names of commands.
 if hasattr(click.exceptions, "NoSuchCommand"):

@@ -54,6 +54,21 @@ def test_signals_are_the_same_afterwards(exception):
     assert str(read) == str(exception)
 
 
+@pytest.mark.parametrize("kind", [Retry, Snooze, Discard])
+def test_a_subclass_of_an_outcome_exception_becomes_its_base_class(kind):
+    class Special(kind):  # type: ignore[misc,valid-type]
+        """A worker may not have this class."""
+
+    exception = Special(reason="x") if kind is Discard else Special(timedelta(1), reason="x")
+
+    read = process_protocol.read_outcome_exception(
+        process_protocol.encode_outcome_exception(exception)
+    )
+
+    assert type(read) is kind
+    assert vars(read) == vars(exception)
+
+
 def test_a_job_is_the_same_afterwards():
     job = make_job(payload_text='{"a": "é"}', flags='{"x": true}', key="k", attempts=3)
 

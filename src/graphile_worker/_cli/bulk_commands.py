@@ -178,6 +178,7 @@ def _build_counts(result: BulkResult) -> dict[str, int]:
 
 
 def _print_preview(preview: BulkPreview, options: ChangeOptions) -> None:
+    stopped = preview.locked_count if options.includes_locked else 0
     if options.as_json:
         print_json(
             {
@@ -185,6 +186,7 @@ def _print_preview(preview: BulkPreview, options: ChangeOptions) -> None:
                 "dry_run": True,
                 "total": preview.total,
                 "held": preview.locked_count,
+                **({"stopped": stopped} if options.includes_locked else {}),
                 "by_state": preview.count.by_state,
                 "sample": preview.sample,
             }
@@ -192,6 +194,8 @@ def _print_preview(preview: BulkPreview, options: ChangeOptions) -> None:
         return
     states = f" (found: {_format_by_state(preview)})" if preview.count.total else ""
     click.echo(f"would {options.verb} {pluralize(preview.total, 'job')}{states}")
+    if stopped:
+        click.echo(f"{pluralize(stopped, 'running job')} would finish and not run again")
     if preview.sample and preview.now is not None:
         print_jobs(preview.sample, preview.now)
 

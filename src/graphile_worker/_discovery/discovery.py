@@ -162,19 +162,45 @@ def _load_task_file(file: TaskFile, executables: ExecutableOptions) -> Task[...,
 
 def _load_python_task(identifier: str, file: Path) -> Task[..., Any] | None:
     module = _import_file(file, identifier)
-    for name in ("task", identifier.rpartition("/")[2]):
+    names = ("task", identifier.rpartition("/")[2])
+    for name in names:
         function = getattr(module, name, None)
         if inspect.isfunction(function):
             return make_positional_task(identifier, function)
-    tasks = [value for value in vars(module).values() if isinstance(value, Task)]
-    tasks = [task for task in tasks if not isinstance(task, ExternalTask)]
-    if len(tasks) == 1:
-        return tasks[0].with_identifier(identifier)
+    task = _find_task_object(module, names)
+    if task is not None:
+        return task.with_identifier(identifier)
     logger.warning(
         "ignored file %s (no task found): define a function named task, or named like the file",
         file,
     )
     return None
+
+
+def _find_task_object(module: ModuleType, names: Sequence[str]) -> Task[..., Any] | None:
+    """Return the task that a file defines, preferably under one of these names.
+
+    A file without its own task may import one under such a name.
+    """
+    tasks = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Task) and not isinstance(value, ExternalTask)
+    }
+    own = {name: task for name, task in tasks.items() if not _is_imported(task, module)}
+    candidates = own or tasks
+    for name in names:
+        if name in candidates:
+            return candidates[name]
+    return next(iter(own.values())) if len(own) == 1 else None
+
+
+def _is_imported(task: Task[..., Any], module: ModuleType) -> bool:
+    """Return whether another module, that of the function, has the task."""
+    source = sys.modules.get(getattr(task.fn, "__module__", ""))
+    if source is None or source is module:
+        return False
+    return any(value is task for value in vars(source).values())
 
 
 def _import_file(file: Path, identifier: str) -> ModuleType:

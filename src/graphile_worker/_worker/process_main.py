@@ -28,7 +28,11 @@ from graphile_worker._worker.call_results import (
     reject_unawaited,
 )
 from graphile_worker._worker.process_protocol import Message
-from graphile_worker._worker.retry_decision import NextAttempt, decide_next_attempt
+from graphile_worker._worker.retry_decision import (
+    DEFAULT_BACKOFF,
+    NextAttempt,
+    decide_next_attempt,
+)
 from graphile_worker.errors import ConfigurationError
 from graphile_worker.events import RunningJob
 from graphile_worker.hooks import Hooks
@@ -51,10 +55,16 @@ def reject_in_task_process() -> None:
         )
 
 
-def main(socket_fd: int) -> None:
-    """Run the jobs that come through the socket."""
+def main(socket_fd: int, liveness_fd: int) -> None:
+    """Run the jobs that come through the socket.
+
+    Args:
+        socket_fd: The socket.
+        liveness_fd: The read end of a pipe that closes when the worker ends.
+    """
     global _is_task_process
     _is_task_process = True
+    _end_with_worker(liveness_fd)
     sock = socket.socket(fileno=socket_fd)
     # Child processes of tasks must not keep it open.
     sock.set_inheritable(False)
@@ -71,6 +81,23 @@ def main(socket_fd: int) -> None:
             os._exit(0)
         sys.stdout.flush()
         sock.sendall(process_protocol.encode_message(response | _read_process_state(response)))
+
+
+def _end_with_worker(liveness_fd: int) -> None:
+    """Let the kernel kill this process and those of its tasks when the pipe closes.
+
+    A task may keep the thread that reads the socket from running: a search with a regular
+    expression holds Python's lock until it has ended. Elsewhere than on Linux, only that thread
+    notices the end of the worker.
+    """
+    os.set_inheritable(liveness_fd, False)
+    if sys.platform == "linux":
+        import fcntl
+
+        fcntl.fcntl(liveness_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(liveness_fd, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(liveness_fd, fcntl.F_GETFL)
+        fcntl.fcntl(liveness_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def _enable_crash_tracebacks() -> None:
@@ -124,9 +151,20 @@ def _handle_request(request: Message) -> Message:
             import_module(request["first_module"])
         return _run_task(TaskLocation(**request["task"]), operation, request["keeps_result"])
     except (Snooze, Retry, Discard) as exception:
-        return process_protocol.encode_outcome_exception(exception)
+        return _encode_outcome_exception(exception)
     except BaseException as error:
         return {"error": process_protocol.encode_error(error), "next": None}
+
+
+def _encode_outcome_exception(exception: Snooze | Retry | Discard) -> Message:
+    try:
+        return process_protocol.encode_outcome_exception(exception)
+    except Exception as broken:
+        # The exception is invalid, for example a subclass of Retry that has no delay.
+        return {
+            "error": process_protocol.encode_error(broken),
+            "next": process_protocol.encode_next_attempt(DEFAULT_BACKOFF),
+        }
 
 
 def _run_task(location: TaskLocation, operation: RunningJob, keeps_result: bool) -> Message:

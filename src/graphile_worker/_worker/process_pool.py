@@ -30,7 +30,7 @@ from graphile_worker.tasks.source_only import list_source_folders
 LAST_OUTPUT_TIMEOUT_SECONDS = 1.0
 EXIT_TIMEOUT_SECONDS = 2.0
 
-PROGRAM = "from graphile_worker._worker.process_main import main; main({})"
+PROGRAM = "from graphile_worker._worker.process_main import main; main({}, {})"
 
 logger = logging.getLogger("graphile_worker")
 
@@ -112,12 +112,12 @@ class ProcessPool:
         return limit is not None and used is not None and used > limit * MEGABYTE
 
 
-def _spawn(socket_fd: int, output_fd: int) -> ProcessGroup:
+def _spawn(socket_fd: int, liveness_fd: int, output_fd: int) -> ProcessGroup:
     return ProcessGroup(
         # -P, because -c puts the current directory first: a file socket.py there would run. Tasks
         # are found on the worker's own path.
-        *(sys.executable, "-P", "-u", "-c", PROGRAM.format(socket_fd)),
-        pass_fds=[socket_fd],
+        *(sys.executable, "-P", "-u", "-c", PROGRAM.format(socket_fd, liveness_fd)),
+        pass_fds=[socket_fd, liveness_fd],
         stdin=subprocess.DEVNULL,
         stdout=output_fd,
         stderr=output_fd,
@@ -132,6 +132,7 @@ class _PoolProcess:
         group: ProcessGroup,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        liveness: int,
         output: int,
         alive: "set[_PoolProcess]",
     ) -> None:
@@ -145,25 +146,30 @@ class _PoolProcess:
         self._alive = alive
         alive.add(self)
         self.exit_task = asyncio.create_task(self._wait_for_exit())
+        self.exit_task.add_done_callback(lambda _: os.close(liveness))
 
     @classmethod
     async def start(cls, options: TaskProcessOptions, alive: "set[_PoolProcess]") -> "_PoolProcess":
         worker_socket, process_socket = socket.socketpair()
-        output = PipeEnds(*os.pipe())
+        # This process has the only write end, so the pipe closes when this process ends.
+        liveness, output = PipeEnds(*os.pipe()), PipeEnds(*os.pipe())
         try:
-            group = _spawn(process_socket.fileno(), output.write)
+            group = _spawn(process_socket.fileno(), liveness.read, output.write)
         except BaseException:
             worker_socket.close()
+            os.close(liveness.write)
             os.close(output.read)
             raise
         finally:
             process_socket.close()
+            os.close(liveness.read)
             os.close(output.write)
         try:
             streams = await asyncio.open_connection(sock=worker_socket)
-            process = cls(group, *streams, output.read, alive)
+            process = cls(group, *streams, liveness.write, output.read, alive)
         except BaseException:
             group.kill()
+            os.close(liveness.write)
             os.close(output.read)
             raise
         process._send(

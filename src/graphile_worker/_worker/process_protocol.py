@@ -99,8 +99,11 @@ def read_error(fields: Message) -> TaskProcessError:
 
 
 def encode_outcome_exception(exception: Snooze | Retry | Discard) -> Message:
+    """Return the outcome that a task requested for JSON. A subclass becomes its base class."""
+    requested = next(kind for kind in (Snooze, Retry, Discard) if isinstance(exception, kind))
     delay = None if isinstance(exception, Discard) else format_when(exception.delay)
-    return {"requested": type(exception).__name__, "delay": delay, "reason": exception.reason}
+    reason = None if exception.reason is None else str(exception.reason)
+    return {"requested": requested.__name__, "delay": delay, "reason": reason}
 
 
 def read_outcome_exception(fields: Message) -> Snooze | Retry | Discard:

@@ -103,11 +103,11 @@ def run(identifier: str) -> None:
 def _load_items_to_check() -> tuple[str, list[ParsedCronItem]]:
     """Return the names of the app and the crontab of a worker, and their items."""
     settings, app = _load_sources()
-    path = resolve_crontab(settings)
+    path, allow_unsafe = resolve_crontab(settings), bool(settings.value("allow_unsafe_tasks"))
     if app is None:
         path = path or DEFAULT_CRONTAB
-        return str(path), load_crontab(path)
-    items = resolve_cron_items(app, crontab_file=path)
+        return str(path), load_crontab(path, allow_unsafe=allow_unsafe)
+    items = resolve_cron_items(app, crontab_file=path, allow_unsafe=allow_unsafe)
     names = [settings.value("app"), *([] if path is None else [str(path)])]
     return " and ".join(names), [] if items is None else items()
 

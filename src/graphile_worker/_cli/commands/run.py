@@ -47,6 +47,9 @@ from graphile_worker.errors import (
 from graphile_worker.events import JobStarted
 from graphile_worker.runner import Runner, build_runner, resolve_tasks
 
+# Seconds that the threads of the event loop may still run after the worker has stopped.
+EXECUTOR_TIMEOUT_SECONDS = 1.0
+
 logger = logging.getLogger("graphile_worker")
 
 
@@ -231,10 +234,11 @@ def _call_after_jobs(runner: Runner, count: int, callback: Callable[[], object])
 
 
 def _run_until_done(work: Coroutine[Any, Any, int], make_loop: LoopFactory | None = None) -> int:
-    """Run to the end, and exit even if a task ignores its cancellation."""
+    """Run to the end, and exit even if a task ignores its cancellation or blocks a thread."""
     with asyncio.Runner(loop_factory=make_loop) as loop:
         try:
             code = loop.run(_get_exit_code(work))
+            loop.run(_shut_down_executor())
         except KeyboardInterrupt:
             return 130
         if asyncio.all_tasks(loop.get_loop()):
@@ -242,6 +246,15 @@ def _run_until_done(work: Coroutine[Any, Any, int], make_loop: LoopFactory | Non
             flush_standard_streams()
             os._exit(code)
     return code
+
+
+async def _shut_down_executor() -> None:
+    """Wait for the threads of the event loop, for example those of `asyncio.to_thread`.
+
+    After a timeout the asyncio task that waits for them is still running.
+    """
+    shutdown = asyncio.create_task(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait([shutdown], timeout=EXECUTOR_TIMEOUT_SECONDS)
 
 
 async def _get_exit_code(work: Coroutine[Any, Any, int]) -> int:
@@ -261,4 +274,6 @@ def parse_cleanup_steps(names: tuple[str, ...]) -> tuple[CleanupTask, ...]:
             raise ConfigurationError(
                 f"unknown cleanup step {name!r}{suggest(name, known)} Steps: {', '.join(known)}"
             )
+    if names and not requested:
+        raise ConfigurationError(f"--cleanup has no step. Steps: {', '.join(known)}")
     return tuple(known[name] for name in requested)
