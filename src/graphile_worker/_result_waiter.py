@@ -89,7 +89,7 @@ class WaitSchedule(Generic[W]):
         return [each for each in self._waiters if each.due_at - each.delay / 2 <= now]
 
 
-class _OutageLog:
+class OutageLog:
     """Log the first error of an outage, and remember the last one."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class _Poller:
     """The task that looks for all waiters of one event loop."""
 
     def __init__(self, find_ended: FindEnded) -> None:
-        self.outage = _OutageLog()
+        self.outage = OutageLog()
         self._find_ended = find_ended
         self._loop = asyncio.get_running_loop()
         self._schedule: WaitSchedule[_AsyncWaiter] = WaitSchedule()
@@ -262,7 +262,7 @@ class SyncResultWaiter:
 
     def __init__(self, find_ended: FindEndedSync) -> None:
         self._find_ended = find_ended
-        self._outage = _OutageLog()
+        self._outage = OutageLog()
         self._reset()
 
     def wait(self, job_id: int, timeout: timedelta | None) -> EndedJob:

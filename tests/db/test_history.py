@@ -206,6 +206,8 @@ def test_filters_select_ended_jobs_by_task_state_id_time_and_error(history):
         "finished:>15h state:failed": [2],
         "finished:>15h state:failed task:send_email": [2],
         "finished:2026-01-01": [],
+        "finished:<0001-01-01T00:00Z": [],
+        "finished:<0001-01-01T12:00Z -task:x": [],
         "error:timeout": [2],
         "error:mail task:send_email": [2],
         "-error:timeout": [4, 3, 1],

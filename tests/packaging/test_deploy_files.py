@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.requests import Request
 
 from graphile_worker import WorkerOptions
+from graphile_worker._cli.commands.dashboard import dashboard
 from graphile_worker._cli.supervisor.parent_pipe import compute_stop_timeout
 from graphile_worker._settings.definitions import SETTINGS
+from graphile_worker.contrib.dashboard._security import RequestGuard
+from graphile_worker.contrib.dashboard._settings import DashboardSettings
 from tests.support.cluster import free_port
 from tests.support.health import status
 from tests.support.pages import ROOT, blocks
@@ -227,6 +231,24 @@ def test_every_flag_of_the_files_is_one_of_the_command():
 
     for arguments in ARGUMENTS.values():
         assert {each for each in arguments if each.startswith("-")} <= known
+
+
+def test_the_dashboard_accepts_logins_behind_a_proxy_with_https():
+    command, *arguments = container("dashboard.yaml", "Deployment")["args"]
+    flags = dashboard.make_context(command, arguments).params
+    names = ("allowed_hosts", "forwarded", "trusted_proxies")
+    guard = RequestGuard(DashboardSettings(**{name: flags[name] for name in names}))
+    headers = {
+        "host": "jobs.example.com",
+        "origin": "https://jobs.example.com",
+        "content-type": "application/json",
+        "x-forwarded-proto": "https",
+    }
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = Request({"type": "http", "client": ("::ffff:10.1.2.3", 1), "headers": encoded})
+
+    guard.check_host(request)
+    guard.check_origin(request)
 
 
 def test_a_pod_runs_with_few_privileges():

@@ -107,6 +107,14 @@ def test_old_snapshots_are_removed():
     assert history.growth("resize", HISTORY_WINDOW, JobState.FAILED) == 5 - 5
 
 
+def test_old_counters_are_removed_while_full_snapshots_time_out():
+    history = make_history(make_snapshot())
+    for minute in range(1, 61):
+        history.add_counters(make_snapshot(after=60 * minute, rows_deleted=minute))
+
+    assert history.completed_within(timedelta(hours=1)) == HISTORY_WINDOW / MINUTE
+
+
 @pytest.mark.parametrize("duration", [0.0001, 0.01, 0.3, 0.59])
 def test_a_snapshot_takes_less_than_a_hundredth_of_the_time(duration):
     pause = PollPacer(0.5).compute_pause(duration)

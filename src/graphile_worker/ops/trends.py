@@ -56,13 +56,15 @@ class SnapshotHistory:
         self.last = snapshot
         tasks = {task.identifier: task for task in snapshot.tasks}
         self._points.append(_build_point(snapshot, tasks))
-        while self._points[0].now < snapshot.now - HISTORY_WINDOW:
-            self._points.popleft()
+        self._remove_old_points()
 
     def add_counters(self, snapshot: Snapshot) -> None:
         """Add a snapshot of the counters, from after the last snapshot or before the first."""
-        self._points.append(_build_point(snapshot, self._points[-1].tasks))
-        self._points = deque(sorted(self._points, key=lambda point: point.now))
+        newest = self._points[-1]
+        self._points.append(_build_point(snapshot, newest.tasks))
+        if snapshot.now < newest.now:
+            self._points = deque(sorted(self._points, key=lambda point: point.now))
+        self._remove_old_points()
 
     @property
     def rates(self) -> Rates | None:
@@ -106,6 +108,11 @@ class SnapshotHistory:
             return True
         is_long_enough = points[-1].now - points[0].now >= window * 0.9
         return False if is_long_enough else None
+
+    def _remove_old_points(self) -> None:
+        since = self._points[-1].now - HISTORY_WINDOW
+        while self._points[0].now < since:
+            self._points.popleft()
 
     def _iter_points(self, window: timedelta) -> Iterator[HistoryPoint]:
         since = self.last.now - window

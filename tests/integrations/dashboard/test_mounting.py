@@ -175,6 +175,7 @@ DJANGO_ASGI = """
     from asgiref.sync import sync_to_async
     from django.conf import settings
     from django.contrib.auth import get_user
+    from django.db import close_old_connections
     from django.http import HttpRequest
 
     from graphile_worker.contrib.dashboard import User, dashboard
@@ -183,14 +184,18 @@ DJANGO_ASGI = """
 
     @sync_to_async
     def authenticate(request):
-        django_request = HttpRequest()
-        engine = import_module(settings.SESSION_ENGINE)
-        key = request.cookies.get(settings.SESSION_COOKIE_NAME)
-        django_request.session = engine.SessionStore(key)
-        user = get_user(django_request)
-        if not user.is_staff:
-            return None
-        return User(user.get_username(), "admin" if user.is_superuser else "read-only")
+        close_old_connections()
+        try:
+            django_request = HttpRequest()
+            engine = import_module(settings.SESSION_ENGINE)
+            key = request.cookies.get(settings.SESSION_COOKIE_NAME)
+            django_request.session = engine.SessionStore(key)
+            user = get_user(django_request)
+            if not user.is_staff:
+                return None
+            return User(user.get_username(), "admin" if user.is_superuser else "read-only")
+        finally:
+            close_old_connections()
 
     jobs = dashboard(os.environ["QUEUE_DSN"], schema=os.environ["QUEUE_SCHEMA"],
                      authenticate=authenticate)

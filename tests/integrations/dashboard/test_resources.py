@@ -566,7 +566,14 @@ def test_a_unique_job_is_added_once_per_window(desk):
 
 
 def test_a_payload_that_does_not_fit_the_task_is_rejected(desk):
-    for payload, path in [('{"width": "x"}', "width"), ("{}", "width"), ("{", ""), ("NaN", "")]:
+    for payload, path in (
+        ('{"width": "x"}', "width"),
+        ("{}", "width"),
+        ("{", ""),
+        ("NaN", ""),
+        # UTF-8 has no character for this key.
+        (r'{"width": 1, "\ud83d": 1}', ""),
+    ):
         body = {"task": "resize", "payload": payload}
         response = desk.admin.request("POST", "jobs", body)
         assert (response.status_code, response.json()["code"]) == (422, "bad_payload"), payload
@@ -1069,6 +1076,10 @@ def test_outcomes_are_listed_page_by_page(desk):
 
     assert [each["id"] for each in first["outcomes"] + second["outcomes"]] == ["0", "1", "2"]
     assert desk.admin.request("GET", "history/outcomes", params={"q": "queue:a"}).status_code == 400
+    for first in ("0001-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"):
+        assert desk.admin.get("history/outcomes", after=f"{first}_1")["outcomes"] == []
+    everything = desk.admin.get("history/outcomes", after="9999-12-31T23:59:59-12:00_1")
+    assert len(everything["outcomes"]) == 3
 
 
 def test_a_search_of_the_audit_reads_only_its_newest_entries(desk, monkeypatch):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.requests import Request
 
-from graphile_worker.contrib.dashboard._api import ApiRoute
+from graphile_worker.contrib.dashboard._api import ApiRoute, Problem
 from graphile_worker.contrib.dashboard._dashboard import ALL_ROUTES
-from graphile_worker.contrib.dashboard._security import CONTENT_SECURITY_POLICY
+from graphile_worker.contrib.dashboard._security import CONTENT_SECURITY_POLICY, RequestGuard
+from graphile_worker.contrib.dashboard._settings import DashboardSettings
 from graphile_worker.contrib.dashboard._stream import Broadcaster
 from tests.conftest import TestDatabase
 from tests.support.dashboard import Board, Caller, open_dashboard
@@ -81,6 +83,23 @@ def test_more_hosts_can_be_allowed(database: TestDatabase) -> None:
         assert ask("jobs.example.com") == ask("Jobs.Example.com:1234") == 200
         assert ask("one.test:8443") == 200
         assert ask("one.test") == ask("one.test:80") == 421
+
+
+def test_a_host_with_a_leading_dot_allows_a_domain_and_its_subdomains() -> None:
+    guard = RequestGuard(DashboardSettings(allowed_hosts=(".Example.com", ".one.test:8443")))
+    for host, is_allowed in {
+        "example.com": True,
+        "jobs.example.com:1234": True,
+        "a.b.Example.com": True,
+        "evilexample.com": False,
+        "example.com.evil.test": False,
+        "one.test:8443": True,
+        "a.one.test:8443": True,
+        "a.one.test": False,
+    }.items():
+        request = Request({"type": "http", "headers": [(b"host", host.encode())]})
+        with nullcontext() if is_allowed else pytest.raises(Problem):
+            guard.check_host(request)
 
 
 def test_a_forwarded_host_does_not_replace_the_check_of_the_host(database: TestDatabase) -> None:

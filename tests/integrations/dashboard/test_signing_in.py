@@ -341,6 +341,33 @@ def test_a_unix_socket_is_trusted_only_by_its_name() -> None:
         assert guard.trusts(build_request(None)) is is_trusted, proxies
 
 
+def test_a_proxy_with_ipv4_is_trusted_on_a_dual_stack_socket() -> None:
+    for networks, client, is_trusted in (
+        (("10.0.0.0/8",), "::ffff:10.0.0.5", True),
+        (("10.0.0.0/8",), "::ffff:11.0.0.5", False),
+        (("10.0.0.0/8",), "::a00:5", False),
+        (("::ffff:10.0.0.0/104",), "::ffff:10.0.0.5", True),
+        (("::/0",), "::ffff:10.0.0.5", True),
+        (None, "::ffff:127.0.0.1", True),
+    ):
+        guard = RequestGuard(DashboardSettings(trusted_proxies=networks))
+        assert guard.trusts(build_request((client, 1))) is is_trusted, (networks, client)
+
+
+def test_behind_a_proxy_with_https_an_error_names_the_options_that_are_missing() -> None:
+    guard = RequestGuard(DashboardSettings())
+    for origin, message in (
+        ("https://jobs.example.com", "X-Forwarded-Proto, and pass --forwarded and --trusted-proxy"),
+        ("https://evil.test", "another origin"),
+        ("ftp://jobs.example.com", "another origin"),
+        ("https://[", "another origin"),
+    ):
+        request = build_request(("10.0.0.5", 1), ("host", "jobs.example.com"), ("origin", origin))
+        with pytest.raises(Problem, match=message) as raised:
+            guard.check_origin(request)
+        assert (raised.value.status, raised.value.code) == (403, "csrf")
+
+
 def test_the_peer_is_the_last_forwarded_address() -> None:
     guard = RequestGuard(DashboardSettings(forwarded=True))
     name = "x-forwarded-for"

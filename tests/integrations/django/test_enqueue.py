@@ -42,6 +42,9 @@ ADD_IN_TRANSACTIONS = """
 from django.db import transaction
 from graphile_worker.contrib.django import app
 
+# The announcer of this app is connected to one database only.
+app.add_job("task", conn="other")
+assert app._get_sync_client()._announcer._thread is None
 with transaction.atomic():
     app.add_job("task")
     app.add_job("task", job_key="key")
@@ -57,8 +60,9 @@ app.add_job("task")
 
 def test_coalesced_jobs_are_announced_after_the_commit(project: Project):
     project.settings["GRAPHILE_WORKER"]["NOTIFY"] = "coalesced"
+    project.settings["DATABASES"]["other"] = project.describe_database(project.database.name)
     project.manage("migrate")
     with closing(Announcements(project.database.dsn)) as announcements:
         project.manage("shell", "-c", ADD_IN_TRANSACTIONS)
 
-        assert sum(announcements.read()) == 3
+        assert sum(announcements.read()) == 4

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.queries.search import Clauses
@@ -119,7 +119,8 @@ def get_oldest_outcome(slot: int) -> Query[datetime | None]:
 
 def encode_time(time: datetime) -> str:
     """Encode a time as seconds since 1970, in a text."""
-    seconds, microseconds = divmod((time.astimezone(UTC) - EPOCH) // MICROSECOND, 1_000_000)
+    # Without astimezone(UTC), which cannot convert the first and last hours of Python's calendar.
+    seconds, microseconds = divmod((time - EPOCH) // MICROSECOND, 1_000_000)
     # In two numbers, the fraction counts up from the seconds also before 1970.
     if seconds < 0 and microseconds:
         return f"-{-seconds - 1}.{1_000_000 - microseconds:06}"

@@ -75,7 +75,8 @@ def dashboard(
         hide_payloads: Do not send payloads and results to the browser.
         redact: Patterns of the keys of payloads whose values are masked.
         trace_url: Address of a trace, with `{trace_id}` in it.
-        allowed_hosts: Names in the `Host` header that are answered, besides those of loopback.
+        allowed_hosts: Names in the `Host` header that are answered, besides those of loopback. A
+            leading dot, as in `.example.com`, allows a domain and its subdomains.
             `*` allows all.
         forwarded: Trust the `X-Forwarded-…` headers of `trusted_proxies`.
         trusted_proxies: Networks of your proxies, or `unix` for one that connects by a Unix

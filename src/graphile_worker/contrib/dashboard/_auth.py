@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from graphile_worker.contrib.dashboard._api import Problem
+from graphile_worker.contrib.dashboard._settings import unmap_address
 from graphile_worker.contrib.dashboard._users import Role, User
 from graphile_worker.errors import ConfigurationError
 
@@ -334,13 +335,11 @@ class Throttle:
 def _find_network(peer: str) -> str:
     """Return an address, or the network of one of IPv6: its owner has all addresses in it."""
     try:
-        address = ipaddress.ip_address(peer)
+        address = unmap_address(ipaddress.ip_address(peer))
     except ValueError:
         return peer
     if isinstance(address, ipaddress.IPv4Address):
-        return peer
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+        return str(address)
     return str(ipaddress.IPv6Network((int(address), 64), strict=False))
 
 

@@ -19,7 +19,9 @@ def encode(value: object) -> bytes:
     Dataclasses become objects, times text in RFC 3339, durations seconds. Members named `id`, or
     whose name ends in `_id` or `_ids`, become text if they are integers.
     """
-    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+    # UTF-8 has no lone surrogates. As an escape, JSON accepts them.
+    return text.encode(errors="backslashreplace")
 
 
 def to_json(value: object, name: str = "") -> Any:

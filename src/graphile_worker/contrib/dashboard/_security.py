@@ -14,6 +14,7 @@ from graphile_worker.contrib.dashboard._settings import (
     LOOPBACK_HOSTS,
     UNIX_SOCKET,
     DashboardSettings,
+    unmap_address,
 )
 
 CONTENT_SECURITY_POLICY = (
@@ -37,6 +38,13 @@ HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", r
 PREFIX_PATTERN = re.compile(r"(/[A-Za-z0-9._~%-]+)+")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 
+HTTPS_PROXY_MISSING = (
+    "rejected: the page has an https address, but the request arrived over http. If a proxy serves "
+    "the dashboard over HTTPS, let it send X-Forwarded-Proto, and pass --forwarded and "
+    "--trusted-proxy with the network of the proxy, in code forwarded=True and "
+    "trusted_proxies=[…]."
+)
+
 
 def add_security_headers(response: Response) -> Response:
     """Add the headers that each answer has. Only static files may be cached."""
@@ -51,6 +59,7 @@ class RequestGuard:
 
     def __init__(self, settings: DashboardSettings) -> None:
         self._allowed = {each.lower() for each in (*LOOPBACK_HOSTS, *settings.allowed_hosts)}
+        self._domains = tuple(each for each in self._allowed if each.startswith("."))
         self._is_forwarded = settings.forwarded
         self._networks = settings.list_trusted_networks()
         self._trusts_unix_socket = UNIX_SOCKET in (settings.trusted_proxies or ())
@@ -63,7 +72,9 @@ class RequestGuard:
             address = ipaddress.ip_address(request.client.host)
         except ValueError:
             return False
-        return any(address in network for network in self._networks)
+        # A network may be written in the form of a dual-stack socket too.
+        forms = {address, unmap_address(address)}
+        return any(form in network for form in forms for network in self._networks)
 
     def get_peer(self, request: Request) -> str:
         """Return the address of the browser, as far as it is known."""
@@ -106,9 +117,13 @@ class RequestGuard:
         match = HOST_PATTERN.fullmatch(host)
         if match is None:
             return False
-        name = match[1].lower()
+        names = {match[1].lower(), host.lower()}
+        if not self._allowed.isdisjoint({*names, ANY_HOST}):
+            return True
+        if any(f".{each}".endswith(self._domains) for each in names):
+            return True
         # Only a name can lead to this machine by a change of its DNS entry.
-        return not self._allowed.isdisjoint({name, host.lower(), ANY_HOST}) or _is_address(name)
+        return _is_address(match[1])
 
     def check_origin(self, request: Request) -> None:
         """Reject a change from a page of another site, or from one that does not show its site."""
@@ -116,24 +131,22 @@ class RequestGuard:
         origin = request.headers.get("origin")
         if site is not None and site != "same-origin":
             raise _build_csrf_problem("the request comes from another site")
-        if origin is not None and not self._is_own_origin(request, origin):
-            raise _build_csrf_problem("the request comes from another origin")
+        if origin is not None:
+            self._check_own_origin(request, origin)
         if site is None and origin is None:
             raise _build_csrf_problem("the request has neither Sec-Fetch-Site nor Origin")
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != JSON_TYPE:
             raise _build_csrf_problem(f"the content type is not {JSON_TYPE}")
 
-    def _is_own_origin(self, request: Request, origin: str) -> bool:
-        scheme, host = self.get_scheme(request), self._get_host(request)
-        try:
-            parts = urlsplit(origin)
-        except ValueError:
-            return False
-        return (parts.scheme, _strip_port(parts.netloc, parts.scheme)) == (
-            scheme,
-            _strip_port(host, scheme),
-        )
+    def _check_own_origin(self, request: Request, origin: str) -> None:
+        scheme = self.get_scheme(request)
+        host = _strip_port(self._get_host(request), scheme)
+        origin_scheme, origin_host = _split_origin(origin)
+        if origin_host != host or origin_scheme not in (scheme, "https"):
+            raise _build_csrf_problem("the request comes from another origin")
+        if origin_scheme != scheme:
+            raise Problem(403, "csrf", HTTPS_PROXY_MISSING)
 
     def _get_host(self, request: Request) -> str:
         forwarded = self._get_forwarded(request, "x-forwarded-host")
@@ -160,6 +173,15 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _split_origin(origin: str) -> tuple[str, str]:
+    """Return the scheme and the host of an origin, empty if it has none."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return "", ""
+    return parts.scheme, _strip_port(parts.netloc, parts.scheme)
 
 
 def _strip_port(host: str, scheme: str) -> str:

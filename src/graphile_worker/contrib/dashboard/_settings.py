@@ -39,6 +39,7 @@ MIN_QUERY_TIMEOUT = timedelta(milliseconds=100)
 
 HOST_PATTERN = re.compile(r"\*|[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -52,7 +53,8 @@ class DashboardSettings:
         hide_payloads: Do not send payloads and results to the browser.
         redact: Patterns of the keys of payloads whose values are masked.
         trace_url: Address of a trace, with `{trace_id}` in it.
-        allowed_hosts: Names in the `Host` header that are answered, besides those of loopback.
+        allowed_hosts: Names in the `Host` header that are answered, besides those of loopback. A
+            leading dot, as in `.example.com`, allows a domain and its subdomains.
         forwarded: Trust the `X-Forwarded-…` headers of the proxies in `trusted_proxies`.
         trusted_proxies: Networks of these proxies, or `unix` (default: loopback).
         query_timeout: Time limit of each statement.
@@ -82,7 +84,8 @@ class DashboardSettings:
             if not HOST_PATTERN.fullmatch(host):
                 raise ConfigurationError(
                     f"{host!r} is not a host. Write a name such as jobs.example.com, with a port "
-                    "if only that one is allowed, or * for all."
+                    "if only that one is allowed, .example.com for a domain and its subdomains, "
+                    "or * for all."
                 )
         if self.query_timeout < MIN_QUERY_TIMEOUT:
             raise ConfigurationError("query_timeout must be at least 100 ms")
@@ -120,6 +123,12 @@ class DashboardSettings:
             level for level, names in ENVIRONMENT_LEVELS.items() if not set(names).isdisjoint(words)
         )
         return next(levels, "other")
+
+
+def unmap_address(address: Address) -> Address:
+    """Return the IPv4 address of a client that a dual-stack socket shows as `::ffff:10.0.0.5`."""
+    mapped = None if isinstance(address, ipaddress.IPv4Address) else address.ipv4_mapped
+    return address if mapped is None else mapped
 
 
 def as_tuple(values: Collection[str] | str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 from threading import Lock
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -19,9 +18,15 @@ from graphile_worker._announcer import Send
 from graphile_worker._client import CallerTransaction
 from graphile_worker._db.external_connections import OpenTransaction
 from graphile_worker._db.sync import SyncPsycopgDatabase
-from graphile_worker._result_waiter import Waiter, build_timeout_error, read_timeout
+from graphile_worker._result_waiter import (
+    OutageLog,
+    Waiter,
+    build_timeout_error,
+    is_retryable,
+    read_timeout,
+)
 from graphile_worker._sql.identifiers import Schemas
-from graphile_worker._sql.plans.status import EndedJob
+from graphile_worker._sql.plans.status import EndedJob, check_job_id
 from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker.app import App, AppResultSource
 from graphile_worker.contrib.django import _connections
@@ -37,8 +42,6 @@ from graphile_worker.tasks import ReadResult, Task
 
 ChooseTasks = Callable[[Mapping[str, Task[..., Any]]], Collection[str]]
 
-NO_WAIT = timedelta(0)
-
 
 class DjangoClient(sync.Client):
     """A client on the connection of the current thread, also in its open transaction."""
@@ -50,6 +53,9 @@ class DjangoClient(sync.Client):
         dsn = partial(dsn_of, self._db.alias)
         database = SyncPsycopgDatabase(dsn, self._schemas, prepared_statements=prepared_statements)
         return lambda count: database.run(notify_jobs(count))
+
+    def _is_foreign(self, conn: object) -> bool:
+        return getattr(conn, "alias", self._db.alias) != self._db.alias
 
     def _find_connection(self, conn: object) -> object:
         return connections[self._db.alias] if conn is None else conn
@@ -64,6 +70,22 @@ class DjangoClient(sync.Client):
                 f"job {job_id} has not ended: leave atomic() before you wait for its result"
             )
         return ended
+
+    def _look_once(
+        self, job_id: int, caller: CallerTransaction | None, outage: OutageLog
+    ) -> EndedJob | None:
+        """Return the end of a job, or None if it has not ended or the database is unreachable."""
+        if self._needs_look(caller):
+            return self._look_for_end(job_id, caller)
+        try:
+            ended = self._run_plan(self._ended_jobs.plan_find([job_id]), None)
+        except Exception as error:
+            if not is_retryable(error):
+                raise
+            outage.record(error)
+            return None
+        outage.last_error = None
+        return ended.get(job_id)
 
 
 class DjangoResultSource(AppResultSource):
@@ -256,17 +278,20 @@ class DjangoApp(App[None]):
 
         A poll is short, so other coroutines can use the database meanwhile.
         """
+        check_job_id(job_id)
         seconds = read_timeout(timeout)
         client, waiter = self._get_sync_client(), Waiter(job_id, time.monotonic())
-        look = partial(client._wait_for_result, read_result=read_result, caller=caller)
+        # A test that replaces the client does not come here.
+        assert isinstance(client, DjangoClient)
+        outage = OutageLog()
         while True:
-            try:
-                return await sync_to_async(look)(job_id, NO_WAIT)
-            except TimeoutError:
-                now = time.monotonic()
-                if seconds is not None and now >= waiter.started_at + seconds:
-                    raise build_timeout_error(job_id, timeout) from None
-                waiter.postpone(now)
+            ended = await sync_to_async(client._look_once)(job_id, caller, outage)
+            if ended is not None:
+                return await sync_to_async(client._read_result)(ended, read_result)
+            now = time.monotonic()
+            if seconds is not None and now >= waiter.started_at + seconds:
+                raise build_timeout_error(job_id, timeout) from outage.last_error
+            waiter.postpone(now)
             await asyncio.sleep(waiter.delay)
 
     def _get_sync_client(self) -> sync.Client:
@@ -294,7 +319,7 @@ class DjangoApp(App[None]):
         other._alias = alias
         other.dsn = other._build_dsn
         other._sync_client, other._sync_client_lock = None, Lock()
-        other._clients = WeakKeyDictionary()
+        other._clients = {}
         if alias != self.alias:
             # The connection of a test, or of `using_connection`, leads to the database of this app.
             other._client_override = None

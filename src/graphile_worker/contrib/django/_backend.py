@@ -52,6 +52,7 @@ DEFAULT_MAX_ATTEMPTS = 1
 MAX_IDENTIFIER_CHARS = 128
 
 MAX_JOB_ID = 2**63 - 1
+MAX_JOB_ID_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +209,9 @@ class GraphileBackend(BaseTaskBackend):
         if not self.supports_get_result:
             return super().get_result(result_id)
         text = str(result_id)
-        if not (text.isascii() and text.isdigit()) or int(text) > MAX_JOB_ID:
+        is_number = text.isascii() and text.isdigit()
+        # int() raises for thousands of digits.
+        if not is_number or len(text) > MAX_JOB_ID_DIGITS or int(text) > MAX_JOB_ID:
             raise TaskResultDoesNotExist(text)
         record = self.app.database.run(get_job_record(int(text)))
         found = record.row or record.outcome

@@ -8,8 +8,9 @@ from django.db import connections, transaction
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
-from graphile_worker._db.external_connections import DjangoConnection
+from graphile_worker._db.external_connections import DjangoConnection, OpenTransaction
 from graphile_worker._db.external_pools import SyncExternalPoolDatabase
+from graphile_worker._db.retry import is_outage
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.query import Query
 
@@ -19,7 +20,8 @@ T = TypeVar("T")
 class DjangoDatabase(SyncExternalPoolDatabase):
     """The connection of the current thread to the database of an alias.
 
-    Errors are raised as they are. Django decides whether a connection can be used again.
+    Errors are raised as they are, without a retry. After a lost connection, the next query connects
+    again, unless a transaction was open.
     """
 
     def __init__(self, alias: str, schemas: Schemas) -> None:
@@ -27,12 +29,29 @@ class DjangoDatabase(SyncExternalPoolDatabase):
         self.alias = alias
 
     def run(self, query: Query[T]) -> T:
-        return DjangoConnection(connections[self.alias], self.schemas).run(query)
+        connection = connections[self.alias]
+        try:
+            return DjangoConnection(connection, self.schemas).run(query)
+        except Exception as error:
+            if is_outage(error):
+                _close_if_lost(connection)
+            raise
 
     @contextmanager
     def _begin(self) -> Iterator[Any]:
         with transaction.atomic(using=self.alias):
             yield connections[self.alias]
+
+
+def _close_if_lost(connection: Any) -> None:
+    """Close a lost connection, so that Django connects again before the end of the request.
+
+    In a transaction, it stays: the statements that follow must not run without the earlier ones.
+    """
+    if connection.connection is None or OpenTransaction.find(connection) is not None:
+        return
+    if not connection.is_usable():
+        connection.close()
 
 
 def dsn_of(alias: str) -> str:

@@ -262,7 +262,8 @@ def _plan_search_windows(search: _Search, windows: Iterable[timedelta]) -> Plan[
         until = min(until, parse_timestamp(search.until))
     rows: Sequence[Row] = ()
     for window in windows:
-        since = encode_time(until - window)
+        # A filter can name the first times of Python's calendar.
+        since = encode_time(until - min(window, until - NEVER))
         if float(since) <= float(search.since):
             break
         rows = yield from _plan_query(list_outcomes(since, *search.args[1:], search.clauses))

@@ -111,7 +111,8 @@ class Enqueue(TestCase):
         assert result.started_at == result.last_attempted_at is not None
 
     def test_a_result_that_does_not_exist(self) -> None:
-        for missing in ("123456789", "abc", "", "-1", "١", "9" * 30, 7, "1; drop table jobs"):
+        texts = ("123456789", "abc", "", "-1", "١", "9" * 30, "9" * 5_000, 7, "1; drop table jobs")
+        for missing in texts:
             with pytest.raises(TaskResultDoesNotExist):
                 default_task_backend.get_result(missing)
         result = tasks.anothing.enqueue()

@@ -6,11 +6,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import (
     LiveServerTestCase,
@@ -23,6 +24,7 @@ from django.urls import path
 
 from graphile_worker import JobSpec, OpenTransactionError, Retention
 from graphile_worker._sql.identifiers import quote_identifier
+from graphile_worker._sql.queries.outcomes import get_job_record
 from graphile_worker._sql.queries.testing import clear_jobs
 from graphile_worker.contrib.django import app, app_for
 from graphile_worker.tasks import Task
@@ -37,6 +39,14 @@ def count_jobs(alias: str = "default") -> int:
         cursor.execute(f"select count(*) from {quote_identifier(app.schema)}._private_jobs")
         count: int = cursor.fetchone()[0]
         return count
+
+
+def lose_connection() -> None:
+    """Terminate the session of the current thread, and wait for its end."""
+    connection.ensure_connection()
+    with connections["other"].cursor() as cursor:
+        pid = connection.connection.info.backend_pid
+        cursor.execute("select pg_terminate_backend(%s, 60000)", [pid])
 
 
 @app.task(retention=Retention(results=True))
@@ -234,6 +244,46 @@ class Committing(TransactionTestCase):
         result = asyncio.create_task(job.aresult(timeout=timedelta(seconds=60)))
         await app.worker().run_once()
         assert await result == await app.aresult(job.id) == 42
+
+    def test_waiting_for_a_result_goes_on_after_a_lost_connection(self) -> None:
+        job = double.enqueue(21)
+        async_to_sync(app.worker().run_once)()
+        for result in (job.result, partial(app.result, job.id)):
+            lose_connection()
+            assert result(timeout=timedelta(seconds=30)) == 42
+
+    async def test_waiting_in_async_code_goes_on_after_a_lost_connection(self) -> None:
+        job = await double.aenqueue(21)
+        await app.worker().run_once()
+        for result in (job.aresult, partial(app.aresult, job.id)):
+            await sync_to_async(lose_connection)()
+            assert await result(timeout=timedelta(seconds=30)) == 42
+
+    def test_a_connection_that_is_lost_in_a_transaction_is_not_replaced(self) -> None:
+        """Otherwise only the later statements of the transaction would be committed."""
+        job = pay.enqueue(1)
+
+        def lose_and_look() -> None:
+            Order.objects.create()
+            lose_connection()
+            for _ in range(2):
+                with pytest.raises(OperationalError):
+                    app.database.run(get_job_record(job.id))
+            with pytest.raises(OperationalError):
+                job.result(timeout=timedelta(seconds=30))
+            with pytest.raises(OperationalError):
+                async_to_sync(job.aresult)(timeout=timedelta(seconds=30))
+            Order.objects.create()
+
+        with pytest.raises(OperationalError), transaction.atomic():
+            lose_and_look()
+        transaction.set_autocommit(False)
+        try:
+            with pytest.raises(OperationalError):
+                lose_and_look()
+        finally:
+            connection.close()
+        assert Order.objects.count() == 0
 
 
 @override_settings(ROOT_URLCONF=__name__)
