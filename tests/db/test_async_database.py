@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from graphile_worker import Client, ConfigurationError, JobSpec
 from tests.conftest import TestDatabase
@@ -165,7 +166,8 @@ def test_a_client_that_was_closed_during_a_call_opens_again_in_another_loop(
 
     async def close_during_a_call() -> None:
         with psycopg.connect(database.dsn) as other:
-            other.execute(f'lock table "{database.schema}"._private_jobs'.encode())
+            jobs_table = Identifier(database.schema, "_private_jobs")
+            other.execute(SQL("lock table {}").format(jobs_table))
             call = asyncio.create_task(client.add_job("task"))
             while not waiting(sql):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
