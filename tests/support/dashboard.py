@@ -17,6 +17,7 @@ from graphile_worker.contrib.dashboard._dashboard import build_dashboard
 from graphile_worker.contrib.dashboard._poller import PollTimings
 from graphile_worker.contrib.dashboard._settings import DashboardSettings
 from tests.conftest import TestDatabase
+from tests.support.proxy import make_accepted_connections
 from tests.support.sql import Sql
 
 if TYPE_CHECKING:
@@ -185,7 +186,13 @@ def serve_asgi(
                 with suppress(AttributeError):
                     each.end_streams()
             await super().shutdown(sockets)
-            # Connections that were just closed end in the next steps of the loop.
+            await make_accepted_connections()
+            # A browser may have connected again just before the end. A closed connection ends in
+            # the next steps of the loop.
+            while self.server_state.connections:
+                for each in list(self.server_state.connections):
+                    each.transport.close()
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.01)
             for each in dashboards:
                 # A mounted dashboard gets no lifespan events.

@@ -353,6 +353,7 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
+        await make_accepted_connections()
         for opening in self._openings:
             opening.cancel()
         for connection in list(self._connections):
@@ -664,6 +665,12 @@ class _Lane:
             self.source.pause_reading()
         else:
             self.source.resume_reading()
+
+
+async def make_accepted_connections() -> None:
+    """Let the event loop make the connections that a server accepted just before its close."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def _abort(end: asyncio.Transport) -> None:
