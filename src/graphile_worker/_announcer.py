@@ -127,7 +127,9 @@ class Announcer:
                 self._send(count)
             except ConfigurationError as error:
                 # The client adds jobs only on connections of its callers, and has no database.
-                logger.warning("added jobs are not announced: %s", error)
+                if not is_failing:
+                    logger.warning("added jobs are not announced: %s", error)
+                is_failing = True
             except Exception as error:
                 if not is_failing:
                     logger.warning(

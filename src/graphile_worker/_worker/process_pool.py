@@ -152,7 +152,14 @@ class _PoolProcess:
     async def start(cls, options: TaskProcessOptions, alive: "set[_PoolProcess]") -> "_PoolProcess":
         worker_socket, process_socket = socket.socketpair()
         # This process has the only write end, so the pipe closes when this process ends.
-        liveness, output = PipeEnds(*os.pipe()), PipeEnds(*os.pipe())
+        liveness = PipeEnds(*os.pipe())
+        try:
+            output = PipeEnds(*os.pipe())
+        except OSError:
+            # No file descriptor is left, and a later job tries again.
+            os.close(liveness.read)
+            os.close(liveness.write)
+            raise
         try:
             group = _spawn(process_socket.fileno(), liveness.read, output.write)
         except BaseException:
