@@ -377,6 +377,9 @@ def django_on(database: TestDatabase, **options: Any) -> Any:
         settings.configure()
         django.setup()
     handler = django.db.connections
+    # A harness without a connection asks for the default one, which Django keeps for this thread.
+    for each in handler.all(initialized_only=True):
+        del handler[each.alias]
     default = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": database.name,

@@ -271,7 +271,12 @@ def open_page(
         page.goto(
             f"{board.url}{path}#{board.link.partition('#')[2]}", wait_until="domcontentloaded"
         )
-        page.locator("#main h1, #main .empty h2").first.wait_for()
+        try:
+            page.locator("#main h1, #main .empty h2").first.wait_for()
+        except Exception as error:
+            shown = page.locator("body").inner_text()
+            error.add_note(f"{page.url} shows {shown!r}. Its problems: {problems}")
+            raise
         yield page
     finally:
         opened.close()
