@@ -1,16 +1,22 @@
-"""A network namespace for a program, with one virtual cable to this machine.
+"""A network namespace for a program, with one virtual cable to what listens for it.
 
-Only what is made here is ever touched. A server is reached through something that listens at the
-cable's outer end, for example `Proxy(cluster.port, host=namespace.outside)`.
+Only what is made here is ever touched. The outer end of the cable has a namespace, too, so that the
+interfaces of the machine stay as they are: when they change, Chromium ends all its requests, and
+other tests fail. A server is reached through something that listens at the outer end, for example
+`Proxy(cluster.port, namespace.listen())`.
 """
 
+import ctypes
 import itertools
 import os
 import random
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -21,6 +27,12 @@ NETWORK = "198.18"
 # No interface has this address, so packets to it are lost.
 NOBODY = "02:00:00:00:00:01"
 
+# Where iproute2 keeps a file for each namespace.
+NAMESPACES = Path("/run/netns")
+
+# From sched.h: a thread enters a network namespace.
+CLONE_NEWNET = 0x40000000
+
 _numbers = itertools.count(1)
 
 
@@ -29,9 +41,10 @@ class Namespace:
 
     def __init__(self) -> None:
         self.name = _new_name()
-        self.outside, self.address = _free_addresses()
-        """Of this machine, as seen from the inside; and of the program."""
-        self._outer, self._inner = f"{self.name}o", f"{self.name}i"
+        self.outside, self.address = _choose_addresses()
+        """Addresses of the outer end, where servers listen, and of the program."""
+        # Each end of the cable has the name of its namespace.
+        self._outer, self._inner = f"{self.name}o", self.name
 
     def __enter__(self) -> Self:
         reason = why_not()
@@ -51,6 +64,19 @@ class Namespace:
         """The command that runs this one in the namespace; its process is the same."""
         return ["ip", "netns", "exec", self.name, *command]
 
+    def listen(self) -> socket.socket:
+        """Return a socket that listens at the outer end of the cable."""
+        # A thread that entered a namespace stays there, so this one is used once.
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(self._listen).result()
+
+    def _listen(self) -> socket.socket:
+        with (NAMESPACES / self._outer).open() as namespace:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "setns failed")
+        return socket.create_server((self.outside, 0))
+
     def link_down(self) -> None:
         """Turn the program's interface off: connections get no answers, new ones fail at once."""
         self._within("link", "set", self._inner, "down")
@@ -66,7 +92,7 @@ class Namespace:
 
     def deafen(self) -> None:
         """What the program sends arrives; nothing comes back."""
-        _ip("neigh", "replace", self.address, "lladdr", NOBODY, *self._at_outer(), *_FIXED)
+        self._beyond("neigh", "replace", self.address, "lladdr", NOBODY, *self._at_outer(), *_FIXED)
 
     def heal(self) -> None:
         """All as at the beginning; what was under way is sent again by the systems themselves."""
@@ -74,7 +100,7 @@ class Namespace:
         # After other faults, this route or this neighbor does not exist.
         self._within("route", "del", "blackhole", f"{self.outside}/32", check=False)
         self._within("neigh", "del", self.outside, *self._at_inner(), check=False)
-        _ip("neigh", "del", self.address, *self._at_outer(), check=False)
+        self._beyond("neigh", "del", self.address, *self._at_outer(), check=False)
 
     def _mislead_program(self) -> None:
         wrong = ("neigh", "replace", self.outside, "lladdr", NOBODY, *self._at_inner(), *_FIXED)
@@ -88,22 +114,27 @@ class Namespace:
 
     def _make(self) -> None:
         _ip("netns", "add", self.name)
+        _ip("netns", "add", self._outer)
         peer = ("peer", "name", self._inner, "netns", self.name)
-        _ip("link", "add", self._outer, "type", "veth", *peer)
-        _ip("address", "add", f"{self.outside}/30", *self._at_outer())
-        _ip("link", "set", self._outer, "up")
+        self._beyond("link", "add", self._outer, "type", "veth", *peer)
+        self._beyond("address", "add", f"{self.outside}/30", *self._at_outer())
+        self._beyond("link", "set", self._outer, "up")
         self._within("address", "add", f"{self.address}/30", *self._at_inner())
         self._within("link", "set", self._inner, "up")
         # The loopback interface of the namespace.
         self._within("link", "set", "lo", "up")
 
     def _remove(self) -> None:
-        # Both ends of the cable go at once; the namespace when its last program has ended.
-        _ip("link", "del", self._outer, check=False)
-        _ip("netns", "del", self.name, check=False)
+        # Both ends of the cable go at once; a namespace when its last program and socket have.
+        self._beyond("link", "del", self._outer, check=False)
+        for each in (self.name, self._outer):
+            _ip("netns", "del", each, check=False)
 
     def _within(self, *words: str, check: bool = True) -> None:
         _ip("-n", self.name, *words, check=check)
+
+    def _beyond(self, *words: str, check: bool = True) -> None:
+        _ip("-n", self._outer, *words, check=check)
 
 
 _FIXED = ("nud", "permanent")
@@ -120,8 +151,7 @@ def why_not() -> str:
     tried = _run("netns", "add", name)
     if tried.returncode:
         return f"the machine allows no network namespaces: {tried.stderr.strip()}"
-    tried = _run("link", "add", f"{name}o", "type", "veth", "peer", "name", f"{name}i")
-    _run("link", "del", f"{name}o")
+    tried = _run("-n", name, "link", "add", f"{name}o", "type", "veth", "peer", "name", f"{name}i")
     _run("netns", "del", name)
     if tried.returncode:
         return f"the machine allows no virtual cables: {tried.stderr.strip()}"
@@ -133,14 +163,11 @@ def _new_name() -> str:
     return f"gw{os.getpid()}x{next(_numbers)}"
 
 
-def _free_addresses() -> tuple[str, str]:
-    """Both ends of a cable that no other has."""
-    taken = _run("-4", "-oneline", "address").stdout
-    while True:
-        subnet = f"{NETWORK}.{random.randrange(256)}"
-        first = random.randrange(0, 256, 4) + 1
-        if f" {subnet}.{first}/" not in taken:
-            return f"{subnet}.{first}", f"{subnet}.{first + 1}"
+def _choose_addresses() -> tuple[str, str]:
+    """Return the addresses of both ends of a cable, which no other namespace sees."""
+    subnet = f"{NETWORK}.{random.randrange(256)}"
+    first = random.randrange(0, 256, 4) + 1
+    return f"{subnet}.{first}", f"{subnet}.{first + 1}"
 
 
 def _ip(*words: str, check: bool = True) -> None:

@@ -1,6 +1,5 @@
 """The network namespaces of the laboratory: what a program sees when its cable is cut."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,7 +52,7 @@ class Client:
     """A program in the namespace and its server outside, which returns what it gets."""
 
     def __init__(self, namespace: Namespace) -> None:
-        self._server = socket.create_server((namespace.outside, 0))
+        self._server = namespace.listen()
         port = self._server.getsockname()[1]
         command = [sys.executable, "-c", CLIENT, namespace.outside, str(port)]
         self._program = subprocess.Popen(
@@ -130,12 +129,12 @@ def test_two_namespaces_are_apart():
         second.close()
 
 
-def test_nothing_is_left_of_a_namespace():
+def test_a_namespace_adds_no_interface_to_the_machine_and_leaves_nothing():
     with Namespace() as namespace:
-        pass
+        assert namespace.name in _listing("netns", "list")
+        assert namespace.name not in _listing("link", "show")
 
     assert namespace.name not in _listing("netns", "list")
-    assert namespace.name not in _listing("link", "show")
 
 
 def _listing(*words: str) -> str:
@@ -146,7 +145,7 @@ def _listing(*words: str) -> str:
 @pytest.mark.timeout(120)
 def test_a_worker_continues_after_its_cable_was_cut(namespace, database, tmp_path, sql):
     with (
-        Proxy(database.cluster.port, host=namespace.outside) as gate,
+        Proxy(database.cluster.port, namespace.listen()) as gate,
         Programs.for_database(database, tmp_path) as programs,
     ):
         programs.write("tasks/note.py", "def task(payload, ctx):\n    pass\n")

@@ -198,12 +198,12 @@ def by_application_name(*names: str) -> ConnectionFilter:
 class Proxy:
     """Runs in its own thread, so that a test may block."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, listener: socket.socket | None = None) -> None:
         self.about = b""
         self.port = 0
         self.target = port
         """Where new connections go: another server's port after a failover, for example."""
-        self._host = host
+        self._listener = listener
         self._rules: list[tuple[ConnectionFilter, Treatment]] = [(_match_all, Mode.PASS)]
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._record_error)
@@ -323,7 +323,8 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     async def _listen(self) -> asyncio.Server:
-        self._server = await self._loop.create_server(self._accept, self._host, 0)
+        listener = self._listener or socket.create_server(("127.0.0.1", 0))
+        self._server = await self._loop.create_server(self._accept, sock=listener)
         return self._server
 
     def _accept(self) -> "_End":
