@@ -1,4 +1,4 @@
-"""The figures of the pages about scaling and performance tuning are those of the runs."""
+"""The figures of the pages about scaling and tuning are those of the runs and the options."""
 
 import json
 import re
@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from graphile_worker import WorkerOptions
+from graphile_worker._db.worker_connections import ENQUEUE_CONNECTIONS, SYNC_ENQUEUE_CONNECTIONS
 from tests.support.pages import ROOT
 
+CONNECTIONS = re.compile(
+    r"up to \[?\d+ connections\]?|at least \d+ per worker process|4 × \d+ = \d+"
+)
 PAGES = ("performance-tuning.md", "scaling.md")
 PAGE = " ".join(
     word
@@ -30,7 +35,8 @@ def median(name: str, contender: str, figure: str = "jobs_per_second") -> float:
 def test_the_rates_are_those_of_the_runs():
     fast, slow = median("throughput", "ours"), median("direct", "ours_direct")
 
-    assert f"{fast:,.0f} against {slow:,.0f} a second" in PAGE
+    assert f"{fast:,.0f} trivial jobs a second with both" in PAGE
+    assert f"and {slow:,.0f} without prefetching" in PAGE
     assert f"{fast:,.0f} a second from a full table" in PAGE
     assert f"{median('throughput', 'engine_2'):,.0f} a second" in PAGE
     assert f"{median('throughput', 'ours', 'cpu_us_per_job'):.0f} µs of processor time" in PAGE
@@ -64,3 +70,23 @@ def test_the_page_has_the_measured_cost_of_shards_and_lists_what_was_not_measure
 
     assert f"{ratio:.1f} times with four shards" in PAGE
     assert "is **not measured**" in PAGE
+
+
+def test_pages_have_the_number_of_connections_of_a_worker():
+    options = WorkerOptions()
+    # One each to listen, for heartbeats and for maintenance.
+    count = 3 + options.own_connections + options.task_connections
+    count += ENQUEUE_CONNECTIONS + SYNC_ENQUEUE_CONNECTIONS
+
+    found = [
+        (page.name, match[0])
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for match in CONNECTIONS.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+    assert {text for _, text in found} == {
+        f"up to {count} connections",
+        f"up to [{count} connections]",
+        f"at least {count} per worker process",
+        f"4 × {count} = {4 * count}",
+    }, found
