@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from psycopg import AsyncConnection, AsyncRawCursor, OperationalError, pq
+from psycopg import AsyncConnection, AsyncRawCursor, OperationalError, ProgrammingError, pq
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
@@ -56,7 +56,20 @@ class PsycopgConnection:
         text = render_bytes(query.statement, self._schemas)
         async with AsyncRawCursor(self.raw, row_factory=tuple_row) as cursor:
             await cursor.execute(text, query.args or None)
+            if cursor.pgresult is None:
+                return query.read(await _fetch_in_pipeline(cursor))
             return query.read(await cursor.fetchall() if has_rows(cursor.pgresult) else [])
+
+
+async def _fetch_in_pipeline(cursor: AsyncRawCursor[TupleRow]) -> list[TupleRow]:
+    """Fetch the rows in pipeline mode, where the result arrives with the fetch."""
+    try:
+        return await cursor.fetchall()
+    except ProgrammingError:
+        # psycopg also raises it for a statement without columns.
+        if cursor.pgresult is None or has_rows(cursor.pgresult):
+            raise
+        return []
 
 
 class PsycopgDatabase:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
-from psycopg import OperationalError, RawCursor
+from psycopg import OperationalError, ProgrammingError, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
@@ -44,7 +44,20 @@ class SyncPsycopgConnection:
         text = render_bytes(query.statement, self._schemas)
         with RawCursor(self.raw, row_factory=tuple_row) as cursor:
             cursor.execute(text, query.args or None)
+            if cursor.pgresult is None:
+                return query.read(_fetch_in_pipeline(cursor))
             return query.read(cursor.fetchall() if has_rows(cursor.pgresult) else [])
+
+
+def _fetch_in_pipeline(cursor: RawCursor[TupleRow]) -> list[TupleRow]:
+    """Fetch the rows in pipeline mode, where the result arrives with the fetch."""
+    try:
+        return cursor.fetchall()
+    except ProgrammingError:
+        # psycopg also raises it for a statement without columns.
+        if cursor.pgresult is None or has_rows(cursor.pgresult):
+            raise
+        return []
 
 
 class _SyncDatabase:
