@@ -1,11 +1,13 @@
 """Which database a client uses: one that it is told, or a pool or engine that stays its owner's."""
 
+import inspect
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import asyncpg
+import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
@@ -235,6 +237,27 @@ async def test_a_connection_that_takes_no_writes_is_not_used_again(
 
         assert (await done(client.add_job("task"))).task_identifier == "task"
         assert await lent.still_works()
+
+
+@pytest.mark.skipif(
+    "close_returns" not in inspect.signature(psycopg_pool.ConnectionPool).parameters,
+    reason="psycopg_pool before 3.3",
+)
+def test_a_connection_that_takes_no_writes_leaves_a_pool_that_gets_it_back_by_close(
+    database: TestDatabase,
+) -> None:
+    read_only = {"options": "-c default_transaction_read_only=on"}
+    with psycopg_pool.ConnectionPool(
+        database.dsn, min_size=1, max_size=1, close_returns=True, kwargs=read_only
+    ) as pool:
+        with pool.connection() as connection:
+            before = connection.info.backend_pid
+
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            sync.Client(pool, schema=database.schema).add_job("task")
+
+        with pool.connection() as connection:
+            assert connection.info.backend_pid != before
 
 
 # Fails twice with the code that it is made for; a rollback does not reset the sequence.

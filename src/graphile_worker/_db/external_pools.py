@@ -216,9 +216,7 @@ class SyncExternalPoolDatabase:
                 return adapt_sync_connection(connection, self.schemas).run(query)
             except Exception as error:
                 if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
-                    # The next connection may lead to another server.
-                    discard = getattr(connection, "invalidate", None) or connection.close
-                    discard()
+                    _discard_sync_connection(connection)
                 raise
 
 
@@ -243,6 +241,16 @@ async def _discard_connection(connection: Any) -> None:
         else:
             # Its close() waits for a server that may be unreachable.
             connection.terminate()
+
+
+def _discard_sync_connection(connection: Any) -> None:
+    """Discard a connection without await. See `_discard_connection`."""
+    with suppress(Exception):
+        if hasattr(connection, "invalidate"):
+            connection.invalidate()
+        else:
+            # Its close() may return it to its pool unchanged.
+            connection.pgconn.finish()
 
 
 def get_driver_connection(connection: Any) -> Any:
