@@ -385,6 +385,35 @@ async def test_hooks_see_the_jobs_of_all_shards(queue):
     assert [spec.job_key for spec in seen] == KEYS[:6]
 
 
+def test_a_blocking_hook_may_add_jobs_to_the_shard_of_a_key_that_moves(shard_databases):
+    hooks = Hooks()
+    added_by_hook = []
+
+    @hooks.around(AddingJobs)
+    @contextmanager
+    def audit(operation: AddingJobs) -> Iterator[None]:
+        is_audited = operation.specs[0].identifier == "task"
+        if is_audited:
+            added_by_hook.append(shards.client(home).add_job("before"))
+        yield
+        if is_audited:
+            added_by_hook.append(shards.client(home).add_job("after"))
+
+    addresses = {name: shard_databases[name].dsn for name in "abc"}
+    schema = shard_databases["a"].schema
+    key = find_key(lambda key: Shards(dict.fromkeys("abc", "")).find_shard(key) == "c")
+    home = Shards(dict.fromkeys("ab", "")).find_shard(key)
+    with sync.Client(addresses[home], schema=schema) as client:
+        kept = client.add_job("task", job_key=key)
+
+    with sync.Shards(addresses, schema=schema, new=["c"], hooks=hooks) as shards:
+        replaced = shards.add_job("task", {"n": 2}, job_key=key)
+        assert (replaced.id, replaced.shard) == (kept.id, home)
+        found = [shards.client(home).get_job(job.id) for job in added_by_hook]
+
+    assert [job and job.task_identifier for job in found] == ["before", "after"]
+
+
 # Apps
 
 

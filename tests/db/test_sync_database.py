@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from graphile_worker import JobSpec, sync
 from graphile_worker._db.sync import SyncPsycopgDatabase
 from graphile_worker._sql.identifiers import Schemas
+from graphile_worker._sql.queries.cron import get_server_time
 from tests.conftest import TestDatabase
 from tests.support.rows import count_jobs as jobs
 from tests.support.sql import Sql
@@ -85,6 +86,47 @@ def test_a_thread_keeps_its_connection(client: sync.Client, sql: Sql) -> None:
 
     assert len(first) == 1
     assert backends(sql) == first
+
+
+def open_database(database: TestDatabase) -> closing[SyncPsycopgDatabase]:
+    schemas = Schemas.from_names(database.schema)
+    return closing(SyncPsycopgDatabase(database.dsn, schemas))
+
+
+def read_pid(db: SyncPsycopgDatabase) -> int:
+    with db.connection() as connection:
+        connection.run(get_server_time())
+        return connection.raw.info.backend_pid
+
+
+def test_a_query_inside_a_transaction_of_its_thread_has_a_separate_connection(
+    database: TestDatabase, sql: Sql
+) -> None:
+    with open_database(database) as db:
+        with db.transaction() as outer:
+            started_at = outer.run(get_server_time())
+            pid = outer.raw.info.backend_pid
+
+            assert pid not in {read_pid(db), read_pid(db)}
+            assert outer.run(get_server_time()) >= started_at
+        wait_until(lambda: backends(sql) == {pid})
+
+        assert read_pid(db) == pid
+
+
+def test_a_connection_that_was_left_in_a_transaction_is_replaced(
+    database: TestDatabase, sql: Sql
+) -> None:
+    with open_database(database) as db:
+        with db.connection() as connection:
+            connection.raw.execute("begin")
+        left = backends(sql)
+
+        replacement = read_pid(db)
+
+        assert replacement not in left
+        wait_until(lambda: backends(sql) == {replacement})
+        assert read_pid(db) == replacement
 
 
 def test_each_thread_has_a_separate_connection(client: sync.Client, sql: Sql) -> None:

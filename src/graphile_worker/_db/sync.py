@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any, TypeVar
 
 from psycopg import Connection as Psycopg
@@ -100,7 +100,10 @@ class _SyncDatabase:
 
 
 class SyncPsycopgDatabase(_SyncDatabase):
-    """One connection per thread, until the thread ends, `close()` is called or Python exits."""
+    """One connection per thread, until the thread ends, `close()` is called or Python exits.
+
+    A call inside a block that uses this connection gets another one, which is closed afterwards.
+    """
 
     def __init__(
         self,
@@ -122,6 +125,11 @@ class SyncPsycopgDatabase(_SyncDatabase):
     @contextmanager
     def connection(self) -> Iterator[SyncPsycopgConnection]:
         reusable: _ReusableConnection | None = getattr(self._local, "reusable", None)
+        if reusable is not None and reusable.is_in_use():
+            # A call inside a transaction of this thread, for example by a hook.
+            with closing(self._open_connection()) as temporary, temporary.use() as connection:
+                yield SyncPsycopgConnection(connection, self.schemas)
+            return
         if reusable is None or not reusable.is_usable():
             reusable = self._local.reusable = self._open_connection()
             with self._lock:
@@ -205,17 +213,25 @@ class _ReusableConnection:
         self._ping_after_idle_seconds = ping_after_idle_seconds
         self._pid = os.getpid()
         self._last_used_at = time.monotonic()
+        self._is_in_use = False
 
     @contextmanager
     def use(self) -> Iterator[Psycopg[TupleRow]]:
         self._last_used_at = time.monotonic()
         try:
+            self._is_in_use = True
             yield self._connection
         except Exception as error:
             if get_sqlstate(error) == READ_ONLY_SQL_TRANSACTION:
                 # Its address may lead to another server now.
                 self.close()
             raise
+        finally:
+            self._is_in_use = False
+
+    def is_in_use(self) -> bool:
+        """Return whether a block of this process uses it."""
+        return self._is_in_use and self._pid == os.getpid()
 
     def is_usable(self) -> bool:
         if self._pid != os.getpid():
