@@ -78,16 +78,16 @@ class FakeCompleter:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def release(self, unstarted: list[ClaimedJob], *, attempt: int = 0) -> None:
-        while self.blocked.intersection(held.job.id for held in unstarted):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        self.writes.append([held.job.id for held in unstarted])
-        await self.answering.wait()
+    async def try_release(
+        self, unstarted: list[ClaimedJob], *, attempt: int = 0
+    ) -> list[ClaimedJob]:
+        if free := [each.job.id for each in unstarted if each.job.id not in self.blocked]:
+            self.writes.append(free)
+            await self.answering.wait()
+        return [each for each in unstarted if each.job.id not in free]
 
-    async def try_release(self, unstarted: list[ClaimedJob]) -> list[ClaimedJob]:
-        if free := [each for each in unstarted if each.job.id not in self.blocked]:
-            await self.release(free)
-        return [each for each in unstarted if each.job.id in self.blocked]
+    async def wait_for_retry(self, attempt: int) -> None:
+        await asyncio.sleep(0)
 
     async def notify_jobs_available(self, count: int) -> None:
         self.offered.append(count)

@@ -1,6 +1,7 @@
 """JobBuffer: which worker gets a job, in which order, and when more jobs are requested."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
+from graphile_worker._worker import completer as completer_module
+from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources.buffer import (
     FETCH_LIMIT_GROWTH,
     JOBS_BEFORE_YIELD,
@@ -17,7 +21,8 @@ from graphile_worker._worker.sources.buffer import (
 )
 from graphile_worker.events import LocalQueueFetched, LocalQueueReturned, PoolEvent
 from graphile_worker.hooks import Hooks
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, skip_delays
+from tests.support.fake_database import FakeDatabase
 from tests.support.job_sources import (
     FakeClaimer,
     FakeCompleter,
@@ -286,6 +291,111 @@ async def test_the_end_waits_for_a_job_that_cannot_be_released_at_first(it):
     it.completer.blocked = set()
     await run_until_idle()
     assert (it.completer.writes, sorted(it.claimer.claimed_jobs)) == ([[1], [2]], [3])
+
+
+class ReleasingDatabase(FakeDatabase):
+    """Releases the jobs that it is asked to release, unless it is unreachable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reachable = True
+
+    def answer(self, query: Any) -> Any:
+        if not self.is_reachable:
+            return OSError("gone")
+        return set(self.list_ids(query)) if query.statement == "release_claimed_jobs" else None
+
+    @property
+    def released(self) -> list[list[int]]:
+        """Return the ids of the jobs of each write."""
+        writes = [each for each in self.queries if each.statement == "release_claimed_jobs"]
+        return [self.list_ids(each) for each in writes]
+
+    @staticmethod
+    def list_ids(query: Any) -> list[int]:
+        return [each["id"] for each in json.loads(query.args[0])]
+
+
+class ReleasingScene(Scene):
+    """A buffer with a real completer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database = ReleasingDatabase()
+        self.events: list[LocalQueueReturned] = []
+        self.hooks.on(LocalQueueReturned)(self.events.append)
+        claimer: Any = self.claimer
+        database: Any = self.database
+        completer = Completer(
+            database, Lease(None), self.hooks, claimed_jobs=self.claimer.claimed_jobs
+        )
+        self.buffer = JobBuffer(claimer, completer, self.hooks, self._on_low)
+        self.wakes: list[list[list[int]]] = []
+        self.buffer.on_released = lambda: self.wakes.append(self.database.released)
+
+    async def release(self) -> None:
+        await self.buffer.release(self.buffer.take_all())
+        await run_until_idle()
+
+    async def unblock(self, *job_ids: int) -> None:
+        self.database.blocked = self.database.blocked.difference(job_ids)
+        await run_until_idle()
+
+    @property
+    def reported(self) -> list[list[int]]:
+        return [[job.id for job in each.jobs] for each in self.events]
+
+
+async def test_a_job_is_released_when_its_row_is_free_although_another_row_stays_locked(
+    monkeypatch,
+):
+    skip_delays(monkeypatch, completer_module)
+    it = ReleasingScene()
+    it.put(1, 2)
+    it.database.blocked = {1, 2}
+    await it.release()
+    assert (it.database.released, it.wakes) == ([], [])
+
+    await it.unblock(1)
+    assert it.database.released == it.reported == [[1]]
+    assert it.wakes == [[[1]]]
+    assert it.claimer.claimed_jobs.keys() == {2}
+
+    await it.unblock(2)
+    assert it.database.released == it.reported == [[1], [2]]
+    assert it.claimer.claimed_jobs == {}
+
+
+async def test_jobs_of_a_release_that_failed_do_not_wait_for_a_locked_row(monkeypatch):
+    skip_delays(monkeypatch, completer_module)
+    it = ReleasingScene()
+    it.put(1, 2, 3)
+    it.database.blocked = {2}
+    it.database.is_reachable = False
+    await it.release()
+    assert it.reported == []
+
+    it.database.is_reachable = True
+    await run_until_idle()
+    assert it.reported == [[1, 3]]
+
+    await it.unblock(2)
+    assert it.reported == [[1, 3], [2]]
+
+
+async def test_a_locked_row_does_not_delay_the_release_of_jobs_of_another_pool_id(monkeypatch):
+    skip_delays(monkeypatch, completer_module)
+    it = ReleasingScene()
+    it.put(1, locked_by="p0")
+    it.put(2)
+    it.database.blocked = {1, 2}
+    await it.release()
+
+    await it.unblock(2)
+    assert it.reported == [[2]]
+
+    await it.unblock(1)
+    assert it.reported == [[2], [1]]
 
 
 async def test_nothing_to_release_is_not_written(it):

@@ -32,6 +32,7 @@ from graphile_worker.hooks import Hooks
 from graphile_worker.results import Retention
 from tests.support.clocks import skip_delays
 from tests.support.fake_database import FakeDatabase, FakeDatabaseError
+from tests.support.job_sources import run_until_idle
 from tests.support.jobs import make_job
 from tests.support.recorder import wait_until
 
@@ -538,15 +539,33 @@ async def test_a_job_claimed_again_under_another_id_was_written_if_the_first_id_
 async def test_jobs_that_a_fetch_claimed_again_are_not_released():
     fetching, claimed_jobs = asyncio.Lock(), {7: CLAIMED}
     it = Scene(OSError("gone"), OWNED, fetch_lock=fetching, claimed_jobs=claimed_jobs)
+    # The first write does not wait for a fetch.
     await fetching.acquire()
-    returning = asyncio.create_task(it.completer.release([CLAIMED]))
-    await wait_until(lambda: it.database.queries)
+    assert await it.completer.try_release([CLAIMED]) == [CLAIMED]
+    releasing = asyncio.create_task(it.completer.try_release([CLAIMED], attempt=1))
+    await run_until_idle()
+    assert not releasing.done()
 
     claimed_jobs[7] = ClaimedJob(make_job(id=7, locked_by="p1"), 5)
     fetching.release()
-    await returning
 
+    assert await releasing == []
     assert len(it.database.queries) == 1
+
+
+async def test_a_repeated_release_leaves_out_jobs_whose_rows_are_locked():
+    fetching = asyncio.Lock()
+    other = ClaimedJob(make_job(id=8, locked_by="p1"), None)
+    it = Scene({8}, fetch_lock=fetching)
+    it.database.blocked = {7}
+
+    assert await it.completer.try_release([CLAIMED, other], attempt=1) == [CLAIMED]
+
+    assert not fetching.locked()
+    [query] = it.database.queries
+    assert '"id": 8' in str(query.args[0])
+    assert '"id": 7' not in str(query.args[0])
+    assert query.args[2:] == ([], True)
 
 
 # Batches

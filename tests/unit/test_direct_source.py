@@ -616,10 +616,7 @@ async def test_nothing_is_fetched_for_one_who_no_longer_waits():
 class NeverCompletes:
     """Fail, because the database is unreachable."""
 
-    async def release(self, unstarted: object) -> None:
-        await asyncio.Event().wait()
-
-    async def try_release(self, unstarted: object) -> None:
+    async def try_release(self, unstarted: object, *, attempt: int) -> None:
         await asyncio.Event().wait()
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from graphile_worker._lease.lease import Lease
 from graphile_worker._sql.queries.claim import ClaimedJob
-from graphile_worker._worker import completer as completer_module
 from graphile_worker._worker.claimer import Claimer
 from graphile_worker._worker.completer import Completer
 from graphile_worker._worker.sources import local_queue as local_queue_module
@@ -1062,7 +1061,7 @@ def claimed_job(job_id: int, queue: int | None = None, pool: str = "p1") -> Clai
 async def test_all_jobs_of_a_pool_are_released_in_one_write_with_their_queues():
     database = FakeDatabase(None)
 
-    await settler_on(database).release([claimed_job(1), claimed_job(2, 5), claimed_job(3, 6)])
+    await settler_on(database).try_release([claimed_job(1), claimed_job(2, 5), claimed_job(3, 6)])
 
     [query] = database.queries
     assert query.statement == "release_claimed_jobs"
@@ -1073,7 +1072,7 @@ async def test_all_jobs_of_a_pool_are_released_in_one_write_with_their_queues():
 async def test_jobs_claimed_under_another_id_are_released_under_it():
     database = FakeDatabase(None, None)
 
-    await settler_on(database).release([claimed_job(1), claimed_job(2, 5, pool="p0")])
+    await settler_on(database).try_release([claimed_job(1), claimed_job(2, 5, pool="p0")])
 
     assert sorted(query.args[1:3] for query in database.queries) == [("p0", [5]), ("p1", [])]
 
@@ -1082,46 +1081,48 @@ async def test_a_queue_that_is_locked_for_another_job_by_now_is_not_freed():
     old, new = claimed_job(1, 5), claimed_job(2, 5)
     database = FakeDatabase(None)
 
-    await settler_on(database, claimed_jobs={1: old, 2: new}).release([old])
+    await settler_on(database, claimed_jobs={1: old, 2: new}).try_release([old])
 
     [query] = database.queries
     assert query.args[2] == []
 
 
-async def test_it_is_tried_until_it_is_written(monkeypatch):
-    monkeypatch.setattr(completer_module, "compute_backoff", lambda *_: 0)
+async def test_a_repeated_release_frees_a_queue_only_together_with_its_job():
+    held = claimed_job(1, 5)
     database = FakeDatabase(OSError(), OSError(), None)
+    completer = settler_on(database)
 
-    await settler_on(database).release([claimed_job(1, 5)])
+    # An earlier write may have succeeded.
+    assert await completer.try_release([held]) == [held]
+    assert await completer.try_release([held], attempt=1) == [held]
+    assert await completer.try_release([held], attempt=2) == []
 
-    # Marked as a retry, because an earlier write may have succeeded.
     assert [query.args[3] for query in database.queries] == [False, True, True]
 
 
-async def test_a_job_that_this_pool_claimed_again_is_not_released(monkeypatch):
+async def test_a_job_that_this_pool_claimed_again_is_not_released():
     kept, old = claimed_job(1, 5), claimed_job(2, 6)
     all_claimed = {1: kept, 2: old}
-
-    def delay_after(*_: object) -> float:
-        all_claimed[2] = claimed_job(2, 6)
-        return 0
-
-    monkeypatch.setattr(completer_module, "compute_backoff", delay_after)
     # The first write succeeded, but its answer was lost.
-    database = FakeDatabase(OSError(), None)
+    database = FakeDatabase(OSError(), OSError(), None)
+    completer = settler_on(database, claimed_jobs=all_claimed)
 
-    await settler_on(database, claimed_jobs=all_claimed).release([kept, old])
+    assert await completer.try_release([kept, old]) == [kept, old]
+    all_claimed[2] = claimed_job(2, 6)
+    assert await completer.try_release([kept, old], attempt=1) == [kept]
+    assert await completer.try_release([kept], attempt=2) == []
 
-    first, second = database.queries
+    first, *repeated = database.queries
     assert (str(first.args[0]).count('"id"'), first.args[2]) == (2, [5, 6])
-    assert (str(second.args[0]).count('"id"'), second.args[2]) == (1, [5])
+    for query in repeated:
+        assert (str(query.args[0]).count('"id"'), query.args[2]) == (1, [5])
 
 
 async def test_a_release_in_a_callers_transaction_is_not_retried():
     database = FakeDatabase(OSError("gone"))
 
     with pytest.raises(OSError, match="gone"):
-        await settler_on(database, can_retry=False).release([claimed_job(1)])
+        await settler_on(database, can_retry=False).try_release([claimed_job(1)])
 
 
 # Forbidden flags of the claimer

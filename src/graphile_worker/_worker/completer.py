@@ -190,23 +190,27 @@ class Completer:
             await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
             attempt += 1
 
-    async def try_release(self, unstarted: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+    async def try_release(
+        self, unstarted: Sequence[ClaimedJob], *, attempt: int = 0
+    ) -> list[ClaimedJob]:
         """Release jobs that did not start, and return those whose release failed or must wait.
 
-        Pass these to `release`, as a repeated write.
+        Pass these again after a backoff, so that no job waits for the locked row of another one.
+
+        Args:
+            unstarted: The jobs.
+            attempt: The number of earlier writes.
         """
         left: list[ClaimedJob] = []
         for pool_id, jobs in _group_by_pool_id(unstarted).items():
             try:
                 blocked = await self._find_blocked(jobs)
-                free = [
-                    each
-                    for each in jobs
-                    if each.job.id not in blocked and not self._was_reclaimed(each)
-                ]
-                if free:
-                    query = self._build_release_query(pool_id, free, is_retry=False)
-                    await self._send(Interrupted, query)
+                async with self._get_retry_lock(attempt):
+                    jobs = [each for each in jobs if not self._was_reclaimed(each)]
+                    free = [each for each in jobs if each.job.id not in blocked]
+                    if free:
+                        query = self._build_release_query(pool_id, free, is_retry=attempt > 0)
+                        await self._send(Interrupted, query)
                 left += [each for each in jobs if each.job.id in blocked]
             except Exception:
                 if not self._can_retry:
@@ -214,31 +218,9 @@ class Completer:
                 left += jobs
         return left
 
-    async def release(self, unstarted: Sequence[ClaimedJob], *, attempt: int = 0) -> None:
-        """Release jobs that did not start, and retry until that succeeds.
-
-        Args:
-            unstarted: The jobs.
-            attempt: The number of earlier writes.
-        """
-        earlier_writes = attempt
-        for pool_id, jobs in _group_by_pool_id(unstarted).items():
-            attempt = earlier_writes
-            while True:
-                try:
-                    if attempt > 0:
-                        await self._check_blocked(jobs)
-                    async with self._get_retry_lock(attempt):
-                        jobs = [each for each in jobs if not self._was_reclaimed(each)]
-                        if jobs:
-                            query = self._build_release_query(pool_id, jobs, is_retry=attempt > 0)
-                            await self._send(Interrupted, query)
-                    break
-                except Exception:
-                    if not self._can_retry:
-                        raise
-                await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
-                attempt += 1
+    async def wait_for_retry(self, attempt: int) -> None:
+        """Wait for the backoff after a write that failed or must wait."""
+        await asyncio.sleep(compute_backoff(attempt, self._timings.max_backoff_seconds))
 
     async def notify_jobs_available(self, count: int) -> None:
         """Notify other workers of ready jobs. Without it they find the jobs by polling."""

@@ -138,7 +138,7 @@ class DrainRun:
     ) -> AsyncGenerator[ClaimedJob, None]:
         while claimed := await self._claim_next(until or self._runtime.clock.now()):
             if len(self._result) == at_most:
-                await self._completer.release([claimed])
+                await self._completer.try_release([claimed])
                 raise RuntimeError(
                     f"{at_most} jobs ran and there are more. If a task adds itself on purpose, "
                     "pass a larger drain(at_most=…)."

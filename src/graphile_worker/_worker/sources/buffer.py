@@ -164,10 +164,7 @@ class JobBuffer:
         """
         if not unstarted:
             return
-        left = await self._completer.try_release(unstarted)
-        left_ids = {id(each) for each in left}
-        await self._report_released([each for each in unstarted if id(each) not in left_ids])
-        if left:
+        if left := await self._try_release(unstarted, attempt=0):
             releasing = asyncio.create_task(self._release_later(left))
             self._late_releases.add(releasing)
             releasing.add_done_callback(self._late_releases.discard)
@@ -183,9 +180,23 @@ class JobBuffer:
                 each.cancel()
 
     async def _release_later(self, left: list[ClaimedJob]) -> None:
-        await self._completer.release(left, attempt=1)
-        await self._report_released(left)
-        self.on_released()
+        attempt = 1
+        while True:
+            still_left = await self._try_release(left, attempt=attempt)
+            if len(still_left) < len(left):
+                self.on_released()
+            left = still_left
+            if not left:
+                return
+            await self._completer.wait_for_retry(attempt)
+            attempt += 1
+
+    async def _try_release(self, unstarted: list[ClaimedJob], *, attempt: int) -> list[ClaimedJob]:
+        """Release jobs, report them, and return those that could not be released."""
+        left = await self._completer.try_release(unstarted, attempt=attempt)
+        left_ids = {id(each) for each in left}
+        await self._report_released([each for each in unstarted if id(each) not in left_ids])
+        return left
 
     async def _report_released(self, released: list[ClaimedJob]) -> None:
         if not released:
