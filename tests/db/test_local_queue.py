@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from graphile_worker.events import (
     LocalQueueModeChanged,
     LocalQueueRefetchDelayStarted,
     LocalQueueReturned,
+    PoolReleased,
 )
 from graphile_worker.options import LocalQueueOptions, RefetchDelayOptions
 from tests.support.recorder import Recorder, Start
@@ -512,3 +514,44 @@ async def test_a_local_queue_smaller_than_the_concurrency_is_warned_of(start, ca
         "local_queue.size=2 is less than concurrency=4, raise it to at least concurrency"
         in caplog.text
     )
+
+
+@pytest.mark.parametrize("is_free_at_shutdown", [True, False])
+async def test_no_release_outlives_a_worker_that_was_stopped_while_it_checked_flags(
+    start, recorder, sql, is_free_at_shutdown
+):
+    checking, answer = asyncio.Event(), asyncio.Event()
+
+    async def flags() -> None:
+        task = asyncio.current_task()
+        if task is not None and task.get_name().startswith("worker-"):
+            checking.set()
+            await answer.wait()
+
+    sql.run("select :schema.add_job('see', flags := array['x']) from generate_series(1, 2)")
+    runner = await start(
+        {"see": nothing},
+        forbidden_flags=flags,
+        concurrency=1,
+        local_queue=LocalQueueOptions(size=2),
+    )
+    await recorder.wait_for(JobSucceeded)
+    await checking.wait()
+    with closing(sql.another()) as session:
+        session.run("begin")
+        session.run("select from :schema._private_jobs for update")
+
+        @recorder.hooks.on(PoolReleased)
+        def free_row(event: PoolReleased) -> None:
+            if is_free_at_shutdown:
+                session.run("rollback")
+
+        stopping = asyncio.create_task(runner.stop())
+        await recorder.wait_for(LocalQueueModeChanged, new_mode="RELEASED")
+        answer.set()
+        await stopping
+
+    names = {getattr(each.get_coro(), "__qualname__", "") for each in asyncio.all_tasks()}
+    assert not [each for each in names if each.startswith("JobBuffer.")]
+    is_locked = sql.value("select locked_by is not null from :schema._private_jobs")
+    assert is_locked is not is_free_at_shutdown

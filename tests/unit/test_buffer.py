@@ -398,6 +398,41 @@ async def test_a_locked_row_does_not_delay_the_release_of_jobs_of_another_pool_i
     assert it.reported == [[2], [1]]
 
 
+async def test_releases_are_retried_until_the_end_of_the_pool(it):
+    await it.buffer.release_all()
+    it.completer.blocked = {1, 2, 3}
+    for job_id in (1, 2):
+        it.put(job_id)
+        await it.buffer.release(it.buffer.take_all())
+    await run_until_idle()
+    assert it.completer.writes == []
+
+    # Tasks of workers may still run for hours, and no other pool may run the job meanwhile.
+    it.completer.blocked = {2, 3}
+    await run_until_idle()
+    assert it.completer.writes == [[1]]
+
+    it.buffer.stop_late_releases()
+    it.put(3)
+    await it.buffer.release(it.buffer.take_all())
+    it.completer.blocked = set()
+    await run_until_idle()
+    assert it.completer.writes == [[1]]
+    # The shutdown releases them.
+    assert it.claimer.claimed_jobs.keys() == {2, 3}
+
+
+async def test_after_the_end_of_the_pool_a_release_is_tried_once(it):
+    it.buffer.stop_late_releases()
+    it.put(1, 2)
+    it.completer.blocked = {2}
+
+    await it.buffer.release_all()
+
+    assert it.completer.writes == [[1]]
+    assert it.claimer.claimed_jobs.keys() == {2}
+
+
 async def test_nothing_to_release_is_not_written(it):
     await it.buffer.release([])
 

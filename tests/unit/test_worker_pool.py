@@ -92,6 +92,7 @@ class FakeSource:
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.error: BaseException | None = None
+        self.retries_releases = True
         numbered = enumerate(identifiers, start=1)
         self._jobs = deque(
             ClaimedJob(make_job(id=n, task_identifier=each, locked_by="p1"), None)
@@ -129,6 +130,9 @@ class FakeSource:
 
     def stop(self) -> None:
         self.stopping.set()
+
+    def stop_late_releases(self) -> None:
+        self.retries_releases = False
 
 
 class FakeCompleter:
@@ -550,9 +554,12 @@ async def test_jobs_that_cannot_be_cancelled_are_released_last(scene, task):
     assert it.outcomes == []
     assert it.pool.has_claimed_jobs
 
+    assert it.source.retries_releases
+
     await it.pool.release_remaining()
     assert it.outcomes == [(Interrupted, task)]
     assert not it.pool.has_claimed_jobs
+    assert not it.source.retries_releases
     assert JobInterrupted in it.kinds
 
 

@@ -255,6 +255,7 @@ class WorkerPool:
         Raises:
             JobsLeftLocked: Some outcomes could not be written.
         """
+        self._source.stop_late_releases()
         busy = [worker for worker in self._workers if worker.claimed]
         locked = [each for each in await asyncio.gather(*map(self._release_job, busy)) if each]
         for task, worker in self._running.items():

@@ -156,6 +156,10 @@ class JobSource(ABC):
         self._changed.set()
         await self._buffer.release(taken)
 
+    def stop_late_releases(self) -> None:
+        """Stop retrying releases, because the worker ends. Its shutdown releases those jobs."""
+        self._buffer.stop_late_releases()
+
     async def run(self) -> None:
         """Fetch jobs until stopped, then release those that no worker took."""
         try:

@@ -75,6 +75,7 @@ class JobBuffer:
         # Called after a job was released that could not be released at first.
         self.on_released: Callable[[], None] = lambda: None
         self._late_releases: set[asyncio.Task[None]] = set()
+        self._may_release_later = True
 
     # For workers
 
@@ -160,11 +161,12 @@ class JobBuffer:
         """Release jobs that did not start, and notify other workers.
 
         A job that cannot be released now is released later, because the next fetch waits for this
-        call. Until then this pool holds the job.
+        call. Until then, or until the shutdown releases it, this pool holds the job.
         """
         if not unstarted:
             return
-        if left := await self._try_release(unstarted, attempt=0):
+        left = await self._try_release(unstarted, attempt=0)
+        if left and self._may_release_later:
             releasing = asyncio.create_task(self._release_later(left))
             self._late_releases.add(releasing)
             releasing.add_done_callback(self._late_releases.discard)
@@ -176,12 +178,21 @@ class JobBuffer:
             while self._late_releases:
                 await asyncio.wait(self._late_releases)
         finally:
-            for each in self._late_releases:
-                each.cancel()
+            self._cancel_late_releases()
+
+    def stop_late_releases(self) -> None:
+        """Release no job later from now on. The shutdown releases the jobs that are left."""
+        self._may_release_later = False
+        self._cancel_late_releases()
+
+    def _cancel_late_releases(self) -> None:
+        for each in self._late_releases:
+            each.cancel()
 
     async def _release_later(self, left: list[ClaimedJob]) -> None:
         attempt = 1
-        while True:
+        # Not only until it is cancelled: a driver that waits for its server can swallow that.
+        while self._may_release_later:
             still_left = await self._try_release(left, attempt=attempt)
             if len(still_left) < len(left):
                 self.on_released()
