@@ -99,6 +99,34 @@ async def test_with_autocommit_of_sqlalchemy_jobs_are_announced_at_once(
     assert announcements.read() == []
 
 
+def test_a_session_with_several_engines_announces_jobs_after_its_commit(
+    database: TestDatabase, announcements: Announcements
+) -> None:
+    leader, follower = (
+        sqlalchemy.create_engine(database.sqlalchemy_url("psycopg")) for _ in range(2)
+    )
+
+    class RoutingSession(Session):
+        def get_bind(self, mapper: Any = None, *, clause: Any = None, **_: Any) -> Any:
+            return follower if clause is None else leader
+
+    options: dict[str, Any] = {"notify": "coalesced", "notify_interval": SHORT}
+    with (
+        sync.Client(database.dsn, schema=database.schema, **options) as client,
+        RoutingSession() as session,
+    ):
+        client.add_job("task", conn=session)
+        assert announcements.wait_quietly(0.6) == []
+        # The library opens no connection for its check.
+        assert isinstance(follower.pool, sqlalchemy.QueuePool)
+        assert follower.pool.checkedin() + follower.pool.checkedout() == 0
+
+        session.commit()
+        announcements.wait_for(1)
+    leader.dispose()
+    follower.dispose()
+
+
 def test_a_client_without_a_database_logs_that_its_jobs_are_not_announced(
     database: TestDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

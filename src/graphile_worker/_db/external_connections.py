@@ -155,10 +155,15 @@ def _call_on_commit(
 def _is_committed(connection: Any) -> bool:
     """Return whether the driver has committed, though SQLAlchemy has a transaction: AUTOCOMMIT."""
     if is_instance_by_name(connection, "sqlalchemy.orm", "Session"):
-        connection = connection.connection()
-    if not is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        # Session.connection() may check out one of another engine than the one that ran the query.
+        transaction = connection.get_transaction()
+        used = {each for each, *_ in transaction._connections.values()}
+    elif is_instance_by_name(connection, "sqlalchemy.engine", "Connection"):
+        used = {connection}
+    else:
         return False
-    return _find_transaction(connection.connection.driver_connection) is None
+    drivers = [each.connection.driver_connection for each in used]
+    return bool(drivers) and all(_find_transaction(each) is None for each in drivers)
 
 
 class _SqlalchemyCommits:
