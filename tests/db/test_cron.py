@@ -552,6 +552,28 @@ async def test_an_item_whose_job_is_rejected_delays_no_other(make, sql, recorder
     assert "not this one" in str(failed.error)
 
 
+@pytest.mark.parametrize("body", ["return null", "perform 1 / 0; return new"])
+async def test_an_item_whose_job_a_trigger_discards_delays_no_other(make, sql, recorder, body):
+    sql.run(
+        "create function discard() returns trigger language plpgsql as "
+        f"$body$ begin {body}; end $body$"
+    )
+    sql.run(
+        "create trigger discard before insert on :schema._private_jobs for each row "
+        "when (new.priority = 13) execute function discard()"
+    )
+    texts = ["* * * * * a", "* * * * * b ?priority=13", "* * * * * c"]
+    scheduler = make(parse_crontab("\n".join(texts)))
+
+    added = await scheduler.tick(THEN)
+
+    assert set(added) == {"a", "c"}
+    (failed,) = recorder.events_of(CronFailed)
+    assert failed.identifier == "b"
+    assert "a trigger of table _private_jobs discards it" in str(failed.error)
+    assert isinstance(failed.error.__cause__, psycopg.errors.DivisionByZero)
+
+
 async def test_an_item_that_cannot_say_whether_it_is_due_holds_up_no_other(make, sql, recorder):
     items = [
         CronItem(task="broken", match=lambda digest: bool(1 / 0)),

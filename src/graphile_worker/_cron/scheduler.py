@@ -26,6 +26,7 @@ from graphile_worker._sql.queries.cron import (
 from graphile_worker._sql.sqlstate import get_sqlstate
 from graphile_worker._support.failpoints import failpoint
 from graphile_worker.crontab import ParsedCronItem
+from graphile_worker.errors import SchemaError
 from graphile_worker.events import (
     BackfillJob,
     CronBackfillDue,
@@ -39,6 +40,7 @@ from graphile_worker.events import (
     CronTimerLate,
 )
 from graphile_worker.hooks import Hooks
+from graphile_worker.jobs import JobSpec
 
 # Longest backoff after a failure, in seconds, without jitter. Short, because a worker that starts
 # right after an outage may add the jobs of a later minute first. Then the minutes between are lost.
@@ -147,7 +149,8 @@ class CronScheduler:
             if not is_rejection(error):
                 raise
             if len(jobs) == 1:
-                self._hooks.emit(CronFailed(error=error, identifier=jobs[0].identifier))
+                failure = _explain_rejection(error, jobs[0].spec)
+                self._hooks.emit(CronFailed(error=failure, identifier=jobs[0].identifier))
                 return {}
         # A rejected job must not prevent the others.
         job_ids: dict[str, int] = {}
@@ -204,6 +207,18 @@ class CronScheduler:
 
 def _build_cron_job(item: ParsedCronItem, minute: datetime) -> CronJob:
     return CronJob(identifier=item.identifier, spec=item.spec_at(minute))
+
+
+def _explain_rejection(error: Exception, spec: JobSpec) -> Exception:
+    """Return the error, or one that explains a job that was not stored in any attempt."""
+    if get_sqlstate(error) != LOST_KEY_SQLSTATE:
+        return error
+    reason = "a trigger of table _private_jobs discards it or divides by zero"
+    if spec.job_key is not None:
+        reason = f"{reason}, or its key {spec.job_key!r} stayed locked by other sessions"
+    explained = SchemaError(f"the job was not stored: {reason}")
+    explained.__cause__ = error
+    return explained
 
 
 def _build_backfill_job(item: ParsedCronItem, minute: datetime, known: KnownCrontab) -> BackfillJob:

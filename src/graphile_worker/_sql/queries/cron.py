@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from graphile_worker._payloads import encode
-from graphile_worker._sql.plans.add import LOST_KEY_SQLSTATE
 from graphile_worker._sql.queries.jobs import encode_when
 from graphile_worker._sql.query import Query, Row, read_dict
 from graphile_worker._sql.sqlstate import TRANSIENT, get_sqlstate
@@ -49,13 +48,12 @@ def schedule_jobs(jobs: Sequence[tuple[str, JobSpec]], minute: datetime) -> Quer
 
 
 def is_rejection(error: Exception) -> bool:
-    """Return whether the database rejects the job permanently, for example by a constraint."""
+    """Return whether the database rejects the job permanently, for example by a constraint.
+
+    The error of a lost key counts, because the statement was retried.
+    """
     state = get_sqlstate(error)
-    return (
-        state is not None
-        and state not in (LOST_KEY_SQLSTATE, *TRANSIENT)
-        and state[:2] in REJECTION_SQLSTATE_CLASSES
-    )
+    return state is not None and state not in TRANSIENT and state[:2] in REJECTION_SQLSTATE_CLASSES
 
 
 def _encode_cron_job(identifier: str, spec: JobSpec) -> dict[str, Any]:
