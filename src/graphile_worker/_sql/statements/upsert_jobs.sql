@@ -2,7 +2,17 @@
 -- keys $11. The effect is that of add_jobs, but workers are not notified. A key whose job another
 -- session had locked has no row. If $12 rows are expected and there are fewer, the statement fails
 -- with a division by zero. It adds nothing if $9 is not valid or if a name is new.
-with :lock_names, :keyed_jobs, released as (
+with :lock_names, :keyed_jobs, to_release as materialized (
+  select jobs.id
+  from keys
+  cross join found
+  inner join :schema._private_jobs as jobs on jobs.key = keys.job_key
+  where found.can_add
+    and jobs.is_available is not true
+  -- Keys in one order in every session: opposite orders would deadlock.
+  order by keys.job_key
+  for update of jobs
+), released as (
   -- Jobs that run or failed permanently lose their keys to the new jobs. A unique index ignores rows
   -- that its own transaction has replaced, so the insert below does not conflict with them.
   update :schema._private_jobs as jobs
@@ -10,11 +20,8 @@ with :lock_names, :keyed_jobs, released as (
     key = null,
     attempts = jobs.max_attempts,
     updated_at = pg_catalog.now()
-  from keys
-  cross join found
-  where found.can_add
-    and jobs.key = keys.job_key
-    and jobs.is_available is not true
+  -- The conditions still hold, because the rows are locked.
+  where jobs.id = any (array(select to_release.id from to_release))
   returning jobs.id
 ), added as (
   insert into :schema._private_jobs as jobs
@@ -28,7 +35,7 @@ with :lock_names, :keyed_jobs, released as (
   where found.can_add
     -- After all keys are released.
     and (select pg_catalog.count(*) from released) >= 0
-  -- Keys in one order in every session: opposite orders would deadlock.
+  -- In the same order.
   order by keys.job_key nulls first, spec.position
   on conflict (key) do update
   set
