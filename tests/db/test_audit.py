@@ -7,12 +7,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from graphile_worker import CleanupTask, sync
+from graphile_worker import CleanupTask, JobSpec, JobSpecError, QueueBusy, SchemaError, sync
+from graphile_worker._db.database import run_plan_sync_on
+from graphile_worker._db.sync import SyncPsycopgConnection
 from graphile_worker._sql.identifiers import quote_identifier
 from graphile_worker._sql.plans.audit import AuditLabel, plan_audit, plan_audited
+from graphile_worker._sql.plans.limits import plan_set_slots
+from graphile_worker._sql.plans.pauses import (
+    plan_pause_queue,
+    plan_pause_task,
+    plan_resume_queue,
+    plan_resume_task,
+)
 from graphile_worker._sql.queries.audit import AuditAccess
 from graphile_worker._sql.queries.jobs import complete_jobs
 from graphile_worker._sql.queries.workers import register_pool
+from graphile_worker.ops.adding import plan_add_for_person
 from graphile_worker.ops.audit import AuditEntry, format_for_audit, plan_list_audit
 from graphile_worker.ops.bulk import (
     CompleteAction,
@@ -35,6 +45,8 @@ from tests.support.sql import Sql
 # What the statements do: test_statements.py runs each of them on the oldest pair too.
 pytestmark = pytest.mark.single_version
 
+NO_TIME = timedelta(0)
+UNIQUE_SPEC = JobSpec("task", unique="a", unique_for=timedelta(hours=1))
 DEAD_POOL = "pypool-00000000000000dead"
 
 
@@ -293,6 +305,36 @@ def test_a_plan_of_several_queries_is_audited(table, sql):
         ("ada", "history set", None, [], 1, "keep=7d"),
         (None, "history prune", None, [], 3, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("build_plan", "error"),
+    [
+        (lambda schemas: plan_pause_queue("busy", schemas, wait=NO_TIME), QueueBusy),
+        (lambda schemas: plan_resume_queue("paused", schemas, wait=NO_TIME), QueueBusy),
+        (lambda schemas: plan_pause_task("task", schemas), SchemaError),
+        (lambda schemas: plan_resume_task("task", schemas), SchemaError),
+        (lambda schemas: plan_set_slots("no such limit", 1, schemas), JobSpecError),
+        (lambda schemas: plan_add_for_person(UNIQUE_SPEC, None, schemas), SchemaError),
+    ],
+    ids=["pause queue", "resume queue", "pause task", "resume task", "limit", "unique"],
+)
+def test_after_an_error_without_a_failed_statement_the_trigger_records_changes_again(
+    database, table, sql, build_plan, error
+):
+    sql.run("drop table :ext_schema.pauses, :ext_schema.unique_keys")
+    table.add_queue("busy", locked_at="now()", locked_by="'worker'")
+    queue_id = table.add_queue("paused", locked_at="'9999-01-01'", locked_by="'paused:ada'")
+    table.add_job_in_state("running", job_queue_id=queue_id)
+
+    with psycopg.connect(database.dsn) as conn:
+        connection = SyncPsycopgConnection(conn, table.schemas)
+        with pytest.raises(error):
+            run_plan_sync_on(connection, build_plan(table.schemas))
+        [setting] = conn.execute("select current_setting('gwpy.audited', true)").fetchall()
+
+    # With "on", the trigger of deploy/sql/audit-trigger.sql ignores changes.
+    assert setting == ("",)
 
 
 def test_entries_are_listed_newest_first_with_filters(table, sql):

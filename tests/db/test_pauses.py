@@ -13,6 +13,7 @@ import pytest
 
 from graphile_worker import (
     CleanupTask,
+    JobSpec,
     JobSpecError,
     Pause,
     PauseKind,
@@ -152,6 +153,21 @@ async def test_a_locked_queue_is_not_paused(client, pool, sql):
     assert await client.list_pauses() == []
     assert sql.run(AUDIT) == []
     assert job.queue_name == "a"
+
+
+async def test_after_queue_busy_the_transaction_of_the_caller_keeps_the_queue_locked(
+    kind, database, conn, pool
+):
+    async with open_client(kind, database) as client:
+        await client.add_jobs([JobSpec("task", queue_name="a")] * 2)
+        held = pool.claim_one()
+        with pytest.raises(QueueBusy):
+            await client.pause_queue("a", wait=timedelta(0), conn=unwrap(conn))
+    pool.finish(held)
+
+    assert pool.claim(1) == []
+    await conn.rollback()
+    assert len(pool.claim(1)) == 1
 
 
 @ON_BOTH_INSTALLS

@@ -17,8 +17,10 @@ from graphile_worker._sql.queries.audit import (
     end_audit,
 )
 from graphile_worker._sql.query import Plan, Query, Transaction
+from graphile_worker._sql.sqlstate import get_sqlstate
 from graphile_worker._support.error_format import escape_non_ascii, make_printable
 from graphile_worker._support.lazy_dataclass import LazyKeywordDataclass
+from graphile_worker.errors import GraphileWorkerError
 
 T = TypeVar("T")
 
@@ -87,8 +89,30 @@ def plan_audited(
             yield label.build_entry(access, find_changed(answer))
         return answer
 
-    result: T = yield Transaction(build_plan)
+    result: T = yield build_audited_transaction(build_plan)
     return result
+
+
+def build_audited_transaction(build_plan: Callable[[], Plan[T]]) -> Transaction:
+    """Return the transaction of a plan that begins an audit. An error of the plan ends the audit.
+
+    Args:
+        build_plan: Makes the plan. A retry calls it again.
+
+    Returns:
+        The transaction.
+    """
+
+    def build_guarded_plan() -> Plan[T]:
+        try:
+            return (yield from build_plan())
+        except GraphileWorkerError as error:
+            # The caller may continue the transaction, unless the database raised the error.
+            if get_sqlstate(error) is None:
+                yield end_audit()
+            raise
+
+    return Transaction(build_guarded_plan)
 
 
 def plan_audit(changed: Collection[int] | int, schemas: Schemas, label: AuditLabel) -> Plan[None]:

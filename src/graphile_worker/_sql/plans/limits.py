@@ -6,7 +6,12 @@ from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_job_spec_error, raise_schema_missing
-from graphile_worker._sql.plans.audit import AuditLabel, clean_actor, make_storable
+from graphile_worker._sql.plans.audit import (
+    AuditLabel,
+    build_audited_transaction,
+    clean_actor,
+    make_storable,
+)
 from graphile_worker._sql.queries.audit import AuditAccess, AuditAction, begin_audit
 from graphile_worker._sql.queries.limits import (
     LimitAccess,
@@ -19,7 +24,7 @@ from graphile_worker._sql.queries.limits import (
     set_limit,
 )
 from graphile_worker._sql.queries.pauses import notify_pauses
-from graphile_worker._sql.query import Plan, Transaction
+from graphile_worker._sql.query import Plan
 from graphile_worker._support.text import suggest
 from graphile_worker.errors import JobSpecError, SchemaError
 from graphile_worker.jobs import check_text
@@ -242,7 +247,7 @@ def _plan_end(name: str, label: AuditLabel, audit: AuditAccess, has_changed: boo
 
 def _plan_transaction(build_plan: Callable[[], Plan[T]], schemas: Schemas) -> Plan[T]:
     try:
-        answer: T = yield Transaction(build_plan)
+        answer: T = yield build_audited_transaction(build_plan)
     except Exception as error:
         raise_job_spec_error(error, schemas)
     return answer

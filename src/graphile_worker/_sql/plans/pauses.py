@@ -11,7 +11,13 @@ from typing import TypeVar
 
 from graphile_worker._sql.identifiers import Schemas
 from graphile_worker._sql.plans.add import raise_job_spec_error, raise_schema_missing
-from graphile_worker._sql.plans.audit import AuditLabel, clean_actor, clean_text, make_storable
+from graphile_worker._sql.plans.audit import (
+    AuditLabel,
+    build_audited_transaction,
+    clean_actor,
+    clean_text,
+    make_storable,
+)
 from graphile_worker._sql.queries.audit import AuditAccess, AuditAction, begin_audit
 from graphile_worker._sql.queries.claim import notify_jobs
 from graphile_worker._sql.queries.pauses import (
@@ -35,7 +41,7 @@ from graphile_worker._sql.queries.pauses import (
     wait_for_queue,
     write_pause,
 )
-from graphile_worker._sql.query import Plan, Transaction
+from graphile_worker._sql.query import Plan
 from graphile_worker._support.durations import format_exact_duration
 from graphile_worker.errors import JobSpecError, QueueBusy, SchemaError
 from graphile_worker.jobs import MAX_QUEUE_NAME_LENGTH, check_name, check_run_at, check_text
@@ -279,7 +285,7 @@ def _plan_begin(schemas: Schemas) -> Plan[tuple[AuditAccess, PauseAccess]]:
 
 def _plan_transaction(build_plan: Callable[[], Plan[T]], schemas: Schemas) -> Plan[T]:
     try:
-        answer: T = yield Transaction(build_plan)
+        answer: T = yield build_audited_transaction(build_plan)
     except Exception as error:
         raise_job_spec_error(error, schemas)
     return answer
