@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -68,8 +69,12 @@ class Keyboard:
         """Filter the jobs, and leave the field."""
         self.go_to("j", "Jobs")
         self.press("/")
+        field = self._page.get_by_role("combobox", name="Filter")
+        expect(field).to_be_focused()
         self.write(text)
+        expect(field).to_have_value(text)
         self.press("Enter", "Escape")
+        expect(self._page).to_have_url(re.compile(f"q={re.escape(quote_plus(text))}(&|$)"))
         expect(self._page.locator("tbody tr")).to_have_count(count)
 
     def open_job(self, id: int) -> None:

@@ -382,6 +382,43 @@ def test_the_palette_goes_to_pages_jobs_tasks_and_queues_by_keyboard(
         expect(get_dialog(page)).to_have_count(0)
 
 
+# Presses "/" as soon as the filter of the page exists, and returns whether it keeps the focus.
+FILTER_AT_ONCE = """
+async () => {
+  const press = (key) =>
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press("g");
+  press("j");
+  // The page is rendered before the browser paints it.
+  while (!document.querySelector("[data-filter]")) await null;
+  press("/");
+  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 100)));
+  return document.activeElement.matches("[data-filter]");
+}
+"""
+
+
+def test_a_key_that_focuses_the_filter_works_before_and_after_the_page_is_painted(
+    browser: Browser, board: Board
+) -> None:
+    # The first visit loads the script of the page.
+    with open_page(browser, board, "jobs") as page:
+        go_to_overview(page)
+        assert page.evaluate(FILTER_AT_ONCE)
+        # The first one closes the options.
+        for _ in range(2):
+            page.keyboard.press("Escape")
+        go_to_overview(page)
+        page.keyboard.press("/")
+        expect(page.get_by_role("combobox", name="Filter")).to_be_focused()
+
+
+def go_to_overview(page: Page) -> None:
+    for key in ("g", "o"):
+        page.keyboard.press(key)
+    expect(page.locator("h1")).not_to_have_text("Jobs")
+
+
 def test_the_columns_of_jobs_are_chosen_by_keyboard_and_kept_by_the_browser(
     browser: Browser, board: Board, jobs: Sql
 ) -> None:

@@ -31,7 +31,7 @@ async function request(method, path, { params, body, signal } = {}) {
     return { detail: `The server answered ${answer.status} without an explanation.` };
   });
   if (!answer.ok) {
-    // The shell shows the login above the page, which keeps its state and its URL.
+    // The shell shows the login above the page, which keeps its state.
     if (answer.status === 401 && session.peek()?.user) session.value = { ...session.peek(), user: null, has_expired: true };
     throw new ApiError(answer.status, content);
   }

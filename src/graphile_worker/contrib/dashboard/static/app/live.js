@@ -3,7 +3,7 @@
  *
  * Visible tabs compete for a lock. The tab that holds it opens the stream and relays its events to
  * the other tabs. A tab that is hidden, paused or closed gives up the lock, so another one takes
- * over at once, and a browser without visible tabs costs the server nothing.
+ * over. A browser without visible tabs costs the server nothing.
  */
 import { batch, useCallback, useEffect, useRef, useState } from "./lib.js";
 import { address, get, loadSession } from "./api.js";

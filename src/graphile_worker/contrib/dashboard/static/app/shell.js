@@ -2,7 +2,7 @@
 import {
   Button, Combobox, Dialog, Icon, Loading, Menu, Notice, Page, age, connection, count, dataAge, density, html, isDark, isStale, link, navigate, openDialog,
   overview, post, problem, registerShortcuts, route, session, shortcutGroups, shortcuts, switchLive, texts, theme, time, timeZone, useEffect,
-  useErrorBoundary, useLive, useShortcuts, useState, zone,
+  useErrorBoundary, useLayoutEffect, useLive, useShortcuts, useState, zone,
 } from "./kit.js";
 import Login, { loginError } from "./pages/login.js";
 
@@ -79,7 +79,7 @@ function Verdict() {
   const verdict = overview.value?.verdict;
   const { database, schema } = session.value;
   const [spoken, setSpoken] = useState("");
-  // Announces changes of health, not every number in the sentence.
+  // Announces changes of health, not every number.
   useEffect(() => setSpoken(verdict?.sentence), [verdict?.health]);
   return html`${route.value.page === ""
       ? html`<span class="place">${database} · ${schema}</span>`
@@ -126,7 +126,7 @@ function describeTrouble() {
   return `The dashboard’s server does not answer, reconnecting. The pages show data that is ${showAge()} old.`;
 }
 
-/** What the reader must know before any number: an outage, a problem with the schema, old data. */
+/** An outage, a problem with the schema, or old data. */
 function Banner() {
   const text = describeTrouble();
   const { outage } = overview.value ?? {};
@@ -136,15 +136,16 @@ function Banner() {
 const modules = new Map();
 let isFirstPage = true;
 
-/** The page of the URL. Its module is loaded when it is first needed. */
+/** The page of the URL. Its module is loaded on first use. */
 function Body({ page, id }) {
   const name = (id && page?.item_module) || page?.module;
   const [module, setModule] = useState(modules.get(name));
   const [failure, setFailure] = useState(null);
   const [error] = useErrorBoundary();
-  useEffect(() => {
+  // Before the next key, which may move the focus, and unless the page did.
+  useLayoutEffect(() => {
     if (page && !module) import(`./pages/${name}.js`).then((value) => setModule(modules.set(name, value).get(name)), setFailure);
-    if (!isFirstPage) focusMain();
+    if (!isFirstPage && !document.activeElement.closest("main")) focusMain();
     isFirstPage = false;
   }, []);
   const names = [id, (id && page?.item_title) || page?.title, "Graphile Worker", session.value.environment?.name];
@@ -159,7 +160,7 @@ function Body({ page, id }) {
   return module ? html`<${module.default} page=${page} id=${id} query=${route.value.query} />` : html`<${Loading} />`;
 }
 
-/** Goes to a page, a job, a task or a queue by its name. */
+/** Goes to a page, job, task or queue by name. */
 function Palette({ onClose }) {
   const [text, setText] = useState("");
   const { data, isCurrent } = useLive(text.trim() ? "/places" : null, { q: text }, { isFrozen: true });

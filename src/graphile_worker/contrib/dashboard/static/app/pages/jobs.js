@@ -35,7 +35,7 @@ function readQuery({ q = "", state = "" }) {
 /** The last rows: Back shows them at once. */
 let kept = null;
 
-/** Rows that stay where they are: updated in place, marked when they left the list. New ones are counted. */
+/** Rows are updated in place, and marked when they left the list. New ones are counted. */
 function update(before, { jobs, next, ...page }) {
   if (!before) return { ...page, rows: jobs.slice(0, PAGE_SIZE), hasMore: next !== null || jobs.length > PAGE_SIZE, fresh: 0 };
   const current = new Map(jobs.map((job) => [job.id, job]));
@@ -69,7 +69,7 @@ function useCounts(q, newest) {
   const { data, isCurrent, reload } = useLive(q ? "/jobs/count" : null, { q, newest }, { everyMs: COUNT_MS });
   const totals = overview.value && !overview.value.is_partial ? overview.value.totals : null;
   const counts = q ? data : totals && { by_state: totals, total: sum(totals) };
-  // Until the new numbers arrive, the tabs keep the last ones, so that they do not move.
+  // Until the new numbers arrive, the tabs keep the last ones.
   const shown = useRef({});
   if (counts) shown.current = counts;
   const { by_state: byState, total, is_capped: isCapped } = shown.current;
