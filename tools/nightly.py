@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -158,6 +159,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.check:
         sys.exit(check())
+    # Tests that are repeated draw the same seeds, which may be part of their names.
+    os.environ.setdefault("GW_RANDOM_SEED", secrets.token_hex(8))
     chosen = [step for step in steps() if (arguments.only or "") in step.name]
     outcomes = set()
     for step in chosen:

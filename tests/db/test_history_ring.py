@@ -99,6 +99,8 @@ class Ring:
     now: datetime = START
     rows: dict[int, Row] = field(default_factory=dict)
     job_id: int = 0
+    ends: dict[tuple[int, datetime], datetime] = field(default_factory=dict)
+    """The ends of slots, by their number and start."""
 
     def reset(self, keep: timedelta | None = None, max_rows: int | None = None) -> None:
         self.sql.run(RESET, keep, max_rows, self.now)
@@ -115,10 +117,18 @@ class Ring:
         expires_at = None if keep is None else self.now + keep
         lateness = timedelta(0)
         if slot is not None and slot != (ring := self.state).slot:
-            lateness = self.now - ring.get_end(slot)
+            lateness = self.now - self.find_end(ring, slot)
         for statement in (INSERT, INSERT_ATTEMPT):
             self.sql.run(statement, self.job_id, self.now, expires_at, slot)
         self.rows[self.job_id] = Row(self.now, keep, lateness)
+
+    def find_end(self, ring: HistoryRing, slot: int) -> datetime:
+        """Return when a slot ended. While it has late rows, the next slot may be emptied first."""
+        end = ring.now if slot == ring.slot else ring.get_end(slot)
+        period = (slot, ring.started_at[slot])
+        if end != NEVER:
+            self.ends[period] = end
+        return self.ends[period]
 
     def rotate(self, *numbers: int) -> list[Rotation | None]:
         """Let these processes rotate at the same time."""
@@ -136,7 +146,7 @@ class Ring:
         }
         visible = {job_id for (job_id,) in self.sql.run(VISIBLE.format("outcomes"), self.now)}
         longest = max(
-            (ring.now if slot == ring.slot else ring.get_end(slot)) - start
+            self.find_end(ring, slot) - start
             for slot, start in enumerate(ring.started_at)
             if start != NEVER
         )

@@ -50,7 +50,9 @@ def is_larger(item: pytest.Item) -> bool:
 def random_seed() -> int:
     """Draw a seed for the nightly tier; the gate never depends on chance.
 
-    All processes of one run draw the same, because a seed may be part of a test's name.
+    All processes of one run draw the same, because a seed may be part of a test's name. With
+    `GW_RANDOM_SEED`, so does a run that repeats its tests.
     """
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or random.SystemRandom().random()
+    given = os.environ.get("GW_RANDOM_SEED") or os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    run = given or random.SystemRandom().random()
     return random.Random(run).randrange(10**6)
