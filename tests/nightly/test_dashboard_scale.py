@@ -86,8 +86,9 @@ def test_the_poller_is_quick_and_cheap_with_a_million_jobs(
         started_at = time.monotonic()
         first = caller.get("overview")
         first_seconds = time.monotonic() - started_at
-        # The jobs are still being counted, and then they have been counted.
+        # The jobs are still being counted, unless this machine is fast, and later they are counted.
         counting, counting_seconds = time_diagnosis(caller)
+        is_counting = caller.get("overview")["is_partial"]
 
         def get_taken() -> str | None:
             overview = caller.get("overview")
@@ -118,7 +119,8 @@ def test_the_poller_is_quick_and_cheap_with_a_million_jobs(
     assert overview["totals"]["ready"] + overview["totals"]["waiting"] > JOBS / 2
     assert len(overview["tasks"]) == 60
     assert overview["task_count"] == TASKS
-    assert [counting["verdict"], diagnosis["verdict"]] == ["unknown", "degraded"]
+    assert counting["verdict"] == "unknown" or not is_counting
+    assert diagnosis["verdict"] == "degraded"
     assert {"late", "permanently-failed"} <= {each["id"] for each in diagnosis["findings"]}
     assert first_seconds < FIRST_DATA_SECONDS
     assert counting_seconds < FIRST_DATA_SECONDS
