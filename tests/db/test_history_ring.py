@@ -128,7 +128,7 @@ class Ring:
         period = (slot, ring.started_at[slot])
         if end != NEVER:
             self.ends[period] = end
-        return self.ends[period]
+        return self.ends.get(period, end)
 
     def rotate(self, *numbers: int) -> list[Rotation | None]:
         """Let these processes rotate at the same time."""
