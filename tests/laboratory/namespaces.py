@@ -25,7 +25,7 @@ import pytest
 NETWORK = "198.18"
 
 # No interface has this address, so packets to it are lost.
-NOBODY = "02:00:00:00:00:01"
+UNUSED_ADDRESS = "02:00:00:00:00:01"
 
 # Where iproute2 keeps a file for each namespace.
 NAMESPACES = Path("/run/netns")
@@ -92,7 +92,9 @@ class Namespace:
 
     def deafen(self) -> None:
         """What the program sends arrives; nothing comes back."""
-        self._beyond("neigh", "replace", self.address, "lladdr", NOBODY, *self._at_outer(), *_FIXED)
+        self._beyond(
+            "neigh", "replace", self.address, "lladdr", UNUSED_ADDRESS, *self._at_outer(), *_FIXED
+        )
 
     def heal(self) -> None:
         """All as at the beginning; what was under way is sent again by the systems themselves."""
@@ -103,7 +105,15 @@ class Namespace:
         self._beyond("neigh", "del", self.address, *self._at_outer(), check=False)
 
     def _mislead_program(self) -> None:
-        wrong = ("neigh", "replace", self.outside, "lladdr", NOBODY, *self._at_inner(), *_FIXED)
+        wrong = (
+            "neigh",
+            "replace",
+            self.outside,
+            "lladdr",
+            UNUSED_ADDRESS,
+            *self._at_inner(),
+            *_FIXED,
+        )
         self._within(*wrong)
 
     def _at_inner(self) -> tuple[str, str]:
